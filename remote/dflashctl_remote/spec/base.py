@@ -1,0 +1,9 @@
+"""The base of every object that is written to a file or crosses to a host."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Spec(BaseModel):
+    """Frozen, and closed: an unknown key is an error, never ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

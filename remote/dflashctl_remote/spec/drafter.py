@@ -1,0 +1,266 @@
+"""The drafter's shape: what is asked for (`DrafterSpec`) and what was resolved against a target (`DrafterConfig`).
+
+`DrafterConfig` knows the z-lab layout of config.json, the one that SGLang, vLLM and llama.cpp read.
+"""
+
+from typing import Any, Literal
+
+from dflashctl_remote.spec.base import Spec
+from dflashctl_remote.spec.errors import ArtifactCorrupt, BadInput
+
+LayerType = Literal["full_attention", "sliding_attention"]
+
+GAMMA_BY_BLOCK_SIZE = {16: 7.0, 10: 5.0, 8: 4.0}
+
+
+class DrafterSpec(Spec):
+    """Fields left at None are taken from the target or from the rule that the field names."""
+
+    num_layers: int = 5
+    num_heads: int = 32
+    num_kv_heads: int = 8
+    head_dim: int = 128
+    intermediate_size: int | None = None
+    """MLP width; None: the target's."""
+    block_size: int = 16
+    num_taps: int = 5
+    tap_layers: tuple[int, ...] | None = None
+    """0-based decoder layers of the target whose outputs are read; None: evenly spaced (`even_taps`)."""
+    num_sliding_layers: int = 0
+    """The first so many layers use the sliding window (z-lab Qwen3.6-27B: 4 of 5)."""
+    sliding_window_tokens: int | None = None
+    mask_token_id: int | None = None
+    """None: the tokenizer's mask token; never pad or eos."""
+    is_causal: bool | None = None
+    """In-block causality of all layers; None: full layers bidirectional, sliding layers causal."""
+
+
+class DrafterConfig(Spec):
+    """Everything that defines the drafter's computation."""
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    rms_norm_eps: float
+    rope_theta: float
+    max_position_embeddings: int
+    layer_types: tuple[LayerType, ...]
+    sliding_window: int | None
+    is_causal: bool | None
+    block_size: int
+    mask_token_id: int
+    tap_layers: tuple[int, ...]
+    num_target_layers: int
+    initializer_range: float = 0.02
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    pad_token_id: int | None = None
+
+    def is_layer_causal(self, layer: int) -> bool:
+        """Whether a slot of this layer sees only the slots before it in its block."""
+        if self.is_causal is not None:
+            return self.is_causal
+        return self.layer_types[layer] == "sliding_attention"
+
+    def window_of(self, layer: int) -> int | None:
+        """Keys with query position - key position < window are visible; None: all."""
+        return self.sliding_window if self.layer_types[layer] == "sliding_attention" else None
+
+    def to_zlab(self, dtype: str) -> dict[str, Any]:
+        """config.json in the z-lab layout. `block_size` stands at both places where readers look.
+
+        `is_causal` is written whenever one value holds for all layers; a mix of causal sliding layers and
+        bidirectional full ones is what its absence means to every reader.
+        """
+        sliding = "sliding_attention" in self.layer_types
+        dflash = {
+            "mask_token_id": self.mask_token_id,
+            "target_layer_ids": list(self.tap_layers),
+            "block_size": self.block_size,
+        }
+        out: dict[str, Any] = {
+            "architectures": ["DFlashDraftModel"],
+            "model_type": "qwen3",
+            "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
+            "hidden_size": self.hidden_size,
+            "num_hidden_layers": self.num_layers,
+            "num_attention_heads": self.num_heads,
+            "num_key_value_heads": self.num_kv_heads,
+            "head_dim": self.head_dim,
+            "intermediate_size": self.intermediate_size,
+            "hidden_act": "silu",
+            "rms_norm_eps": self.rms_norm_eps,
+            "vocab_size": self.vocab_size,
+            "max_position_embeddings": self.max_position_embeddings,
+            "rope_theta": self.rope_theta,
+            "rope_scaling": None,
+            "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},
+            "attention_bias": False,
+            "attention_dropout": 0.0,
+            "initializer_range": self.initializer_range,
+            "layer_types": list(self.layer_types),
+            "sliding_window": self.sliding_window,
+            "use_sliding_window": sliding,
+            "max_window_layers": self.num_layers,
+            "num_target_layers": self.num_target_layers,
+            "block_size": self.block_size,
+            "mask_token_id": self.mask_token_id,
+            "target_layer_ids": list(self.tap_layers),
+            "dflash_config": dflash,
+            "tie_word_embeddings": False,
+            "dtype": dtype,
+            "torch_dtype": dtype,
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": self.eos_token_id,
+            "pad_token_id": self.pad_token_id,
+        }
+        causal = {self.is_layer_causal(i) for i in range(self.num_layers)}
+        if len(causal) == 1:
+            out["is_causal"] = causal.pop()
+        return out
+
+    @classmethod
+    def from_zlab(cls, raw: dict[str, Any]) -> "DrafterConfig":
+        """Read config.json as z-lab's own package does: dflash_config first, then the top level.
+
+        Raises ArtifactCorrupt if a field is missing or the two places disagree on the block size.
+        """
+        nested = raw.get("dflash_config") or {}
+
+        def find(name: str) -> Any:
+            if name in nested:
+                return nested[name]
+            if name in raw:
+                return raw[name]
+            raise ArtifactCorrupt(f"config.json has no {name}, neither in dflash_config nor at the top")
+
+        if "block_size" in nested and "block_size" in raw and nested["block_size"] != raw["block_size"]:
+            raise ArtifactCorrupt(
+                f"config.json gives two block sizes: {raw['block_size']} at the top, "
+                f"{nested['block_size']} in dflash_config"
+            )
+        num_layers = int(find("num_hidden_layers"))
+        rope = raw.get("rope_parameters") or {}
+        theta = raw.get("rope_theta", rope.get("rope_theta"))
+        if theta is None:
+            raise ArtifactCorrupt("config.json has no rope_theta")
+        types = tuple(raw.get("layer_types") or ["full_attention"] * num_layers)
+        return cls(
+            hidden_size=find("hidden_size"),
+            num_layers=num_layers,
+            num_heads=find("num_attention_heads"),
+            num_kv_heads=find("num_key_value_heads"),
+            head_dim=find("head_dim"),
+            intermediate_size=find("intermediate_size"),
+            vocab_size=find("vocab_size"),
+            rms_norm_eps=find("rms_norm_eps"),
+            rope_theta=float(theta),
+            max_position_embeddings=find("max_position_embeddings"),
+            layer_types=types,
+            sliding_window=raw.get("sliding_window") if "sliding_attention" in types else None,
+            is_causal=raw.get("is_causal", nested.get("causal")),
+            block_size=find("block_size"),
+            mask_token_id=find("mask_token_id"),
+            tap_layers=tuple(find("target_layer_ids")),
+            num_target_layers=find("num_target_layers"),
+            initializer_range=raw.get("initializer_range", 0.02),
+            bos_token_id=raw.get("bos_token_id"),
+            eos_token_id=raw.get("eos_token_id"),
+            pad_token_id=raw.get("pad_token_id"),
+        )
+
+
+class TargetShape(Spec):
+    """What a drafter must know of its target; read from the target's own config and tokenizer."""
+
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    rms_norm_eps: float
+    rope_theta: float
+    max_position_embeddings: int
+    mask_token_id: int | None
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    pad_token_id: int | None
+
+
+def even_taps(num_target_layers: int, num_taps: int) -> tuple[int, ...]:
+    """z-lab's rule: evenly spaced from layer 1 to n-3, rounded; a single tap reads the middle layer."""
+    if num_taps == 1:
+        return (num_target_layers // 2,)
+    span = num_target_layers - 4
+    return tuple(round(1 + i * span / (num_taps - 1)) for i in range(num_taps))
+
+
+def resolve_drafter(spec: DrafterSpec, target: TargetShape) -> DrafterConfig:
+    """Fill the spec from the target and check what would make a drafter silently useless.
+
+    Raises BadInput: taps out of range or repeated, mask token missing, out of the vocabulary, or equal to
+    pad or eos, a window without sliding layers or the reverse, a block too short, heads that do not divide.
+    """
+    taps = spec.tap_layers if spec.tap_layers is not None else even_taps(target.num_layers, spec.num_taps)
+    if not taps or min(taps) < 0 or max(taps) >= target.num_layers:
+        raise BadInput(
+            f"taps {list(taps)} are out of range: the target has layers 0 to {target.num_layers - 1}",
+            hint="set drafter.tap_layers, or fewer drafter.num_taps",
+        )
+    if list(taps) != sorted(set(taps)):
+        raise BadInput(f"taps {list(taps)} must be rising and differ from one another")
+    mask = spec.mask_token_id if spec.mask_token_id is not None else target.mask_token_id
+    if mask is None:
+        raise BadInput(
+            "the tokenizer has no mask token and drafter.mask_token_id is not set",
+            hint="name an unused id of the vocabulary that is neither pad nor eos (Qwen3.6: 248070)",
+        )
+    if not 0 <= mask < target.vocab_size:
+        raise BadInput(f"mask token {mask} is outside the vocabulary of {target.vocab_size}")
+    if mask == target.pad_token_id:
+        raise BadInput(f"mask token {mask} is the pad token: the drafter could not tell them apart")
+    if mask in target.eos_token_ids:
+        raise BadInput(f"mask token {mask} is an eos token: the drafter could not tell them apart")
+    if spec.block_size < 2:
+        raise BadInput(f"block size {spec.block_size}: a block needs its anchor and at least one slot")
+    if spec.num_heads % spec.num_kv_heads:
+        raise BadInput(f"{spec.num_heads} heads cannot share {spec.num_kv_heads} key-value heads evenly")
+    if not 0 <= spec.num_sliding_layers <= spec.num_layers:
+        raise BadInput(f"{spec.num_sliding_layers} sliding layers of {spec.num_layers} layers")
+    if (spec.num_sliding_layers > 0) != (spec.sliding_window_tokens is not None):
+        raise BadInput("num_sliding_layers and sliding_window_tokens go together: set both or neither")
+    num_full = spec.num_layers - spec.num_sliding_layers
+    layer_types: tuple[LayerType, ...] = (
+        *(("sliding_attention",) * spec.num_sliding_layers),
+        *(("full_attention",) * num_full),
+    )
+    return DrafterConfig(
+        hidden_size=target.hidden_size,
+        num_layers=spec.num_layers,
+        num_heads=spec.num_heads,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        intermediate_size=spec.intermediate_size or target.intermediate_size,
+        vocab_size=target.vocab_size,
+        rms_norm_eps=target.rms_norm_eps,
+        rope_theta=target.rope_theta,
+        max_position_embeddings=target.max_position_embeddings,
+        layer_types=layer_types,
+        sliding_window=spec.sliding_window_tokens,
+        is_causal=spec.is_causal,
+        block_size=spec.block_size,
+        mask_token_id=mask,
+        tap_layers=taps,
+        num_target_layers=target.num_layers,
+        bos_token_id=target.bos_token_id,
+        eos_token_id=target.eos_token_ids[0] if target.eos_token_ids else None,
+        pad_token_id=target.pad_token_id,
+    )
+
+
+def default_gamma(block_size: int) -> float:
+    """Decay of the slot weights: 7, 5, 4 for blocks of 16, 10, 8; between and beyond, block_size / 2 rounded down."""
+    return GAMMA_BY_BLOCK_SIZE.get(block_size, float(max(1, block_size // 2)))

@@ -1,0 +1,122 @@
+"""What a job on a host says of itself: one JSON object a line in events.jsonl. Nobody parses log text."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from dflashctl_remote.spec.base import Spec
+
+
+class Event(Spec):
+    at_s: float = Field(default_factory=time.time)
+    """Unix time."""
+
+
+class Started(Event):
+    kind: Literal["started"] = "started"
+    job: str
+    """train, tokenize, generate or evaluate."""
+    pid: int
+    device: str
+    about: dict[str, Any] = {}
+
+
+class Progress(Event):
+    kind: Literal["progress"] = "progress"
+    what: str
+    done: int
+    total: int
+    unit: str
+
+
+class Step(Event):
+    """One optimizer step."""
+
+    kind: Literal["step"] = "step"
+    step: int
+    """Counts from 1; the state after this many optimizer steps."""
+    num_steps: int
+    batch: int
+    """Batches consumed since the start of the run: the data cursor."""
+    epoch: float
+    loss: float
+    """Weighted cross-entropy: sum(w * ce) / sum(w), nats."""
+    accuracy: float
+    """Share of scored slots whose arg-max is the label, unweighted."""
+    accuracy_by_slot: tuple[float, ...]
+    """For slots 1..K-1; teacher-forced, an input to estimates, never an acceptance."""
+    learning_rate: float
+    grad_norm: float
+    num_anchors: int
+    num_scored_slots: int
+    context_tokens_per_s: float
+    block_ratio: float
+    """r: block tokens per context token; throughput means nothing without it."""
+    peak_memory_bytes: int
+
+
+class CheckpointSaved(Event):
+    kind: Literal["checkpoint"] = "checkpoint"
+    step: int
+    path: str
+    size_bytes: int
+    seconds_s: float
+
+
+class Notice(Event):
+    """Something a reader should know that is not an error: a choice made, rows skipped."""
+
+    kind: Literal["notice"] = "notice"
+    message: str
+
+
+class Finished(Event):
+    kind: Literal["finished"] = "finished"
+    about: dict[str, Any] = {}
+
+
+class Stopped(Event):
+    """Ended early on request; the state on disk resumes."""
+
+    kind: Literal["stopped"] = "stopped"
+    reason: str
+    checkpoint: str | None = None
+
+
+class Failed(Event):
+    kind: Literal["failed"] = "failed"
+    error: str
+    """Name of the exception."""
+    message: str
+    hint: str = ""
+    exit_code: int
+    traceback: str = ""
+
+
+AnyEvent = Annotated[
+    Started | Progress | Step | CheckpointSaved | Notice | Finished | Stopped | Failed,
+    Field(discriminator="kind"),
+]
+_ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyEvent)
+
+
+def parse_event(line: str | bytes) -> Any:
+    """One line of events.jsonl as its event; raises pydantic.ValidationError."""
+    return _ADAPTER.validate_json(line)
+
+
+class EventLog:
+    """Appends events to a file, one write and flush an event, so that a reader never sees half a line for long."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8")
+
+    def emit(self, event: Event) -> None:
+        self._file.write(event.model_dump_json() + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,82 @@
+"""The train section: everything that decides a training run. The trainer reads only the resolved copy in run.json."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from dflashctl_remote.spec.base import Spec
+from dflashctl_remote.spec.drafter import DrafterSpec
+
+Dtype = Literal["auto", "float32", "bfloat16"]
+Device = Literal["auto", "cpu", "cuda"]
+
+
+class ObjectiveSpec(Spec):
+    labels: Literal["target", "data"] = "target"
+    """target: arg-max of the target's final hidden state at p+k-1; data: the token of the text at p+k."""
+    gamma: float | None = Field(default=None, gt=0)
+    """Slot weight exp(-(k-1)/gamma); None: 7, 5, 4 for blocks of 16, 10, 8."""
+    loss_chunk_rows: int = Field(default=2048, gt=0)
+    """Rows of logits that exist at a time."""
+    context_noise_std: float = Field(default=0.0, ge=0)
+    """Gaussian noise on the tapped states that the drafter sees, relative to their RMS; labels stay clean."""
+
+
+class OptimSpec(Spec):
+    learning_rate: float = Field(default=6e-4, gt=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    warmup_fraction: float = Field(default=0.04, ge=0, lt=1)
+    min_lr_fraction: float = Field(default=0.0, ge=0, le=1)
+    clip_norm: float = Field(default=1.0, gt=0)
+    accumulation: int = Field(default=1, gt=0)
+    """Batches an optimizer step."""
+
+
+class BatchSpec(Spec):
+    tokens_per_batch: int = Field(default=8192, gt=0)
+    """Context tokens of a packed row, padding included: a fixed shape."""
+    block_ratio: float = Field(default=1.0, gt=0)
+    """r: block tokens per context token; anchors a batch = r * tokens_per_batch / block_size."""
+    max_length_tokens: int = Field(default=4096, gt=0)
+    """Longer documents are cut here, and counted."""
+
+
+class CheckpointSpec(Spec):
+    every_steps: int = Field(default=500, gt=0)
+    keep: int = Field(default=3, gt=0)
+    """Newest so many stay; step 0 and the last always do."""
+
+
+class TrainSpec(Spec):
+    target: str
+    """Folder of the frozen Hugging Face causal LM."""
+    dataset: str
+    """Folder written by `data tokenize`."""
+    num_steps: int = Field(gt=0)
+    """Optimizer steps of the whole run; the schedule's length."""
+    drafter: DrafterSpec = DrafterSpec()
+    objective: ObjectiveSpec = ObjectiveSpec()
+    optim: OptimSpec = OptimSpec()
+    batch: BatchSpec = BatchSpec()
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    seed: int = 0
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    """Of target and drafter; auto: bfloat16 on a GPU, float32 on a CPU."""
+    attention: Literal["auto", "eager", "flex"] = "auto"
+    """auto: flex on a GPU, eager on a CPU."""
+    num_threads: int | None = None
+    """CPU threads of torch; None: torch's own choice."""
+
+
+class RunRecord(Spec):
+    """run.json: the resolved spec and where the code came from."""
+
+    run_id: str
+    created_at_s: float
+    bundle_sha: str
+    git_sha: str | None = None
+    is_git_dirty: bool | None = None
+    train: TrainSpec
