@@ -1,4 +1,4 @@
-"""Data: the JSONL rows that people write, the jobs that read them, and the folder of token shards that training reads."""
+"""Data: the rows that people write, the jobs that read them, and the folder of token shards that training reads."""
 
 from typing import Literal
 

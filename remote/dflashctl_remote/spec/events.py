@@ -20,7 +20,7 @@ class Started(Event):
     """train, tokenize, generate or evaluate."""
     pid: int
     device: str
-    about: dict[str, Any] = {}
+    about: dict[str, Any] = Field(default_factory=dict)
 
 
 class Progress(Event):
@@ -74,7 +74,7 @@ class Notice(Event):
 
 class Finished(Event):
     kind: Literal["finished"] = "finished"
-    about: dict[str, Any] = {}
+    about: dict[str, Any] = Field(default_factory=dict)
 
 
 class Stopped(Event):

@@ -70,7 +70,7 @@ def read_manifest(folder: Path, kind: Kind) -> Manifest:
 
 
 def verify(folder: Path, kind: Kind) -> Manifest:
-    """Read the manifest and compare every file's size and sha256 with it; raises ArtifactCorrupt on the first difference."""
+    """Compare every file's size and sha256 with the manifest; raises ArtifactCorrupt at the first difference."""
     manifest = read_manifest(folder, kind)
     for entry in manifest.files:
         path = folder / entry.path

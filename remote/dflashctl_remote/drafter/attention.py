@@ -1,0 +1,148 @@
+"""Three ways to compute the same masked attention: eager (the reference), eager by document, and flex.
+
+Each `*_attend` takes the layout of a packed row and gives the `Attend` that the drafter calls per layer.
+Axes as in model.py and masks.py; attention scale is C**-0.5, key-value heads are shared by groups of heads.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dflashctl_remote.drafter.masks import NO_DOCUMENT, Layout, dense_mask, mask_mod
+from dflashctl_remote.drafter.model import Attend, KeysValues
+from dflashctl_remote.spec.drafter import DrafterConfig
+
+
+def eager_attend(config: DrafterConfig, layout: Layout) -> Attend:
+    """The reference: one dense grid of [Q, T + Q] for each kind of layer."""
+    masks: dict[tuple[int | None, bool], Tensor] = {}
+
+    def attend(layer: int, query_HQC: Tensor, context: KeysValues, block: KeysValues) -> Tensor:
+        kind = (config.window_of(layer), config.is_layer_causal(layer))
+        if kind not in masks:
+            masks[kind] = dense_mask(layout, window=kind[0], is_causal=kind[1])
+        return _attend_dense(query_HQC, _joined(context, block), masks[kind])
+
+    return attend
+
+
+def by_document_attend(config: DrafterConfig, layout: Layout) -> Attend:
+    """The reference on one sub-grid a document: blocks never see another document, so nothing is lost.
+
+    Needs documents that are contiguous in the row and anchors that are sorted, which packing guarantees.
+    """
+    parts = _split_by_document(layout)
+    masks: dict[tuple[int | None, bool], list[Tensor]] = {}
+
+    def attend(layer: int, query_HQC: Tensor, context: KeysValues, block: KeysValues) -> Tensor:
+        kind = (config.window_of(layer), config.is_layer_causal(layer))
+        if kind not in masks:
+            masks[kind] = [dense_mask(part.layout, window=kind[0], is_causal=kind[1]) for part in parts]
+        mixed = [
+            _attend_dense(
+                query_HQC[:, part.queries],
+                _joined(_slice(context, part.context), _slice(block, part.queries)),
+                mask,
+            )
+            for part, mask in zip(parts, masks[kind], strict=True)
+        ]
+        return torch.cat(mixed, dim=1)
+
+    return attend
+
+
+def flex_attend(config: DrafterConfig, layout: Layout, *, is_compiled: bool) -> Attend:
+    """flex_attention with block-sparse masks from the same rule; compiled on a GPU, plain on a CPU."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    kernel: Any = _compiled_flex() if is_compiled else flex_attention
+    masks: dict[tuple[int | None, bool], Any] = {}
+    num_keys = layout.num_context + layout.num_queries
+
+    def attend(layer: int, query_HQC: Tensor, context: KeysValues, block: KeysValues) -> Tensor:
+        kind = (config.window_of(layer), config.is_layer_causal(layer))
+        if kind not in masks:
+            rule = mask_mod(layout, window=kind[0], is_causal=kind[1])
+            masks[kind] = create_block_mask(
+                rule, None, None, layout.num_queries, num_keys, device=str(query_HQC.device)
+            )
+        keys = _joined(context, block)
+        mixed = kernel(
+            query_HQC[None],
+            keys.key_GTC[None],
+            keys.value_GTC[None],
+            block_mask=masks[kind],
+            enable_gqa=query_HQC.shape[0] != keys.key_GTC.shape[0],
+        )
+        return mixed[0]
+
+    return attend
+
+
+@dataclass(frozen=True)
+class _Part:
+    layout: Layout
+    context: slice
+    queries: slice
+
+
+def _split_by_document(layout: Layout) -> list[_Part]:
+    documents = layout.anchor_documents_N.tolist()
+    starts = [i for i, document in enumerate(documents) if i == 0 or document != documents[i - 1]]
+    parts = []
+    for first, last in zip(starts, [*starts[1:], len(documents)], strict=True):
+        if documents[first] == NO_DOCUMENT:
+            context = slice(0, 0)
+        else:
+            inside = (layout.context_documents_T == documents[first]).nonzero().flatten()
+            context = slice(int(inside[0]), int(inside[-1]) + 1)
+        blocks = slice(first, last)
+        part = Layout(
+            context_positions_T=_or_one_stranger(layout.context_positions_T[context]),
+            context_documents_T=_or_one_stranger(layout.context_documents_T[context]),
+            anchor_indices_N=layout.anchor_indices_N[blocks] - context.start,
+            anchor_positions_N=layout.anchor_positions_N[blocks],
+            anchor_documents_N=layout.anchor_documents_N[blocks],
+            block_size=layout.block_size,
+        )
+        # A padding part has no context; one token that nothing matches keeps the grid's index legal.
+        context = context if context.stop > context.start else slice(0, 1)
+        size = layout.block_size
+        parts.append(_Part(part, context, slice(first * size, last * size)))
+    return parts
+
+
+def _or_one_stranger(values: Tensor) -> Tensor:
+    return values if values.numel() else values.new_full((1,), -1)
+
+
+def _attend_dense(query_HQC: Tensor, keys: KeysValues, mask: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(
+        query_HQC[None],
+        keys.key_GTC[None],
+        keys.value_GTC[None],
+        attn_mask=mask,
+        enable_gqa=query_HQC.shape[0] != keys.key_GTC.shape[0],
+    )[0]
+
+
+def _joined(context: KeysValues, block: KeysValues) -> KeysValues:
+    return KeysValues(
+        torch.cat((context.key_GTC, block.key_GTC), dim=1),
+        torch.cat((context.value_GTC, block.value_GTC), dim=1),
+    )
+
+
+def _slice(values: KeysValues, part: slice) -> KeysValues:
+    return KeysValues(values.key_GTC[:, part], values.value_GTC[:, part])
+
+
+@cache
+def _compiled_flex() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)
