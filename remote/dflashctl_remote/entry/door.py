@@ -1,8 +1,8 @@
-"""The one door of every job on a host: reads its spec, runs it, and turns each way it can end into an event and an
-exit code. Nothing of what a job does is decided here.
+"""The one door of every job on a host: reads its spec, runs it, and turns each way it can end into an event
+and an exit code. Nothing of what a job does is decided here.
 
-Exit codes: 0 finished, or stopped by request; the code of a BundleError; 2 a spec that cannot be read; 4 disk full;
-130 interrupted; 1 a bug, whose traceback is in the event and not on stderr.
+Exit codes: 0 finished, or stopped by request; the code of a BundleError; 2 a spec that cannot be read;
+4 disk full; 130 interrupted; 1 a bug, whose traceback is in the event and not on stderr.
 """
 
 import argparse
@@ -28,7 +28,7 @@ S = TypeVar("S", bound=Spec)
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class StoppedEarly(Exception):
+class StoppedEarly(Exception):  # noqa: N818 - not an error
     """Raised by a body that stopped on request in good order, its state on disk."""
 
     def __init__(self, reason: str, *, checkpoint: str | None = None, exit_code: int) -> None:
@@ -43,8 +43,9 @@ class Terminated(KeyboardInterrupt):
 
 
 def run_entry(job: str, spec_class: type[S], body: Callable[[S, EventLog], dict[str, Any]]) -> NoReturn:
-    """Parse `--spec FILE --events FILE`, run `body(spec, events)` and exit; what body returns is `Finished.about`.
+    """Parse `--spec FILE --events FILE`, run `body(spec, events)` and exit.
 
+    What body returns is `Finished.about`.
     SIGTERM raises Terminated, a KeyboardInterrupt, in the body, so that its `finally` blocks run.
     """
     parser = argparse.ArgumentParser(prog=f"python -m dflashctl_remote.entry.{job}")
