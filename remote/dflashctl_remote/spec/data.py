@@ -11,6 +11,8 @@ from dflashctl_remote.spec.train import Device, Dtype
 class Message(Spec):
     role: Literal["system", "user", "assistant"]
     content: str
+    reasoning_content: str | None = None
+    """What a server with a reasoning parser splits off an answer; the template puts it back."""
 
 
 class GenerateSpec(Spec):
