@@ -6,7 +6,6 @@ Exit codes: 0 finished, or stopped by request; the code of a BundleError; 2 a sp
 """
 
 import argparse
-import errno
 import os
 import signal
 import sys
@@ -20,12 +19,10 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import ValidationError
 
 from dflashctl_remote.spec.base import Spec
-from dflashctl_remote.spec.errors import BadInput, BundleError
+from dflashctl_remote.spec.errors import BadInput, BundleError, is_disk_full
 from dflashctl_remote.spec.events import Event, EventLog, Failed, Finished, Started, Stopped
 
 S = TypeVar("S", bound=Spec)
-
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class StoppedEarly(Exception):  # noqa: N818 - not an error
@@ -97,9 +94,7 @@ def read_spec(path: Path, spec_class: type[S]) -> S:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "the file"
         more = f", and {error.error_count() - 1} more" if error.error_count() > 1 else ""
-        raise BadInput(
-            f"{path}: {key}: {first['msg']}, found {_shortened(repr(first['input']))}{more}"
-        ) from error
+        raise BadInput(f"{path}: {key}: {first['msg']}, found {_shortened(repr(first['input']))}{more}") from error
 
 
 def failure_of(error: Exception) -> Failed:
@@ -107,11 +102,11 @@ def failure_of(error: Exception) -> Failed:
     name = type(error).__name__
     if isinstance(error, BundleError):
         return Failed(error=name, message=error.message, hint=error.hint, exit_code=error.exit_code)
-    if isinstance(error, OSError) and error.errno in DISK_FULL:
-        where = error.filename if error.filename is not None else "a file of this job"
+    if is_disk_full(error):
+        where = getattr(error, "filename", None) or "a file of this job"
         return Failed(
             error=name,
-            message=f"the disk is full: {where} could not be written ({error.strerror})",
+            message=f"the disk is full: {where} could not be written",
             hint="free space there and run the same command again",
             exit_code=4,
         )

@@ -7,6 +7,10 @@ BundleError
 |- TrainingFailed     loss not finite, disk full while saving        exit 4
 """
 
+import errno
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 class BundleError(Exception):
     """One sentence for the user, what to do next, and the exit code of the process."""
@@ -33,3 +37,10 @@ class ArtifactCorrupt(BundleError):
 
 class TrainingFailed(BundleError):
     exit_code = 4
+
+
+def is_disk_full(error: Exception) -> bool:
+    """Whether a write failed for lack of room; safetensors gives the system's error only as text."""
+    if isinstance(error, OSError):
+        return error.errno in DISK_FULL
+    return any(f"(os error {number})" in str(error) for number in DISK_FULL)
