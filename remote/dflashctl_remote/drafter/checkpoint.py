@@ -23,7 +23,7 @@ def save_drafter(drafter: Drafter, folder: Path) -> None:
     write_json(folder / "config.json", drafter.config.to_zlab(dtype))
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in drafter.state_dict().items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    if read_config(folder) != drafter.config:
+    if read_config(folder).to_zlab(dtype) != drafter.config.to_zlab(dtype):
         raise ArtifactCorrupt(f"{folder}/config.json reads back as another drafter than was written")
     with safe_open(folder / "model.safetensors", framework="pt") as file:
         if set(file.keys()) != set(tensors):
