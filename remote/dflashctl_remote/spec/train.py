@@ -42,6 +42,10 @@ class BatchSpec(Spec):
     max_length_tokens: int = Field(default=4096, gt=0)
     """Longer documents are cut here, and counted."""
 
+    def num_anchors(self, block_size: int) -> int:
+        """Blocks of a batch: block_ratio * tokens_per_batch / block_size, rounded; 0 if there is no room for one."""
+        return round(self.block_ratio * self.tokens_per_batch / block_size)
+
 
 class CheckpointSpec(Spec):
     every_steps: int = Field(default=500, gt=0)
@@ -61,7 +65,7 @@ class TrainSpec(Spec):
     optim: OptimSpec = OptimSpec()
     batch: BatchSpec = BatchSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     device: Device = "auto"
     dtype: Dtype = "auto"
     """Of target and drafter; auto: bfloat16 on a GPU, float32 on a CPU."""
