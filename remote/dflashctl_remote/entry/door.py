@@ -25,7 +25,7 @@ from dflashctl_remote.spec.events import Event, EventLog, Failed, Finished, Star
 S = TypeVar("S", bound=Spec)
 
 
-class StoppedEarly(Exception):  # noqa: N818 - not an error
+class StoppedEarly(Exception):
     """Raised by a body that stopped on request in good order, its state on disk."""
 
     def __init__(self, reason: str, *, checkpoint: str | None = None, exit_code: int) -> None:
