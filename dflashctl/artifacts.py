@@ -1,0 +1,128 @@
+"""What stages hand on to one another, and where a work folder keeps it. Nothing is started or written here."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from dflashctl.errors import ArtifactError, ConfigError
+from dflashctl_remote.spec.data import DatasetInfo
+from dflashctl_remote.spec.errors import BundleError
+from dflashctl_remote.spec.manifest import MANIFEST_NAME, Manifest, read_manifest
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class RunRef:
+    """A training run's folder: run.json, events.jsonl, log, checkpoints/."""
+
+    run_id: str
+    folder: Path
+
+    @property
+    def record_path(self) -> Path:
+        return self.folder / "run.json"
+
+    @property
+    def events_path(self) -> Path:
+        return self.folder / "events.jsonl"
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / "log"
+
+    @property
+    def stop_path(self) -> Path:
+        return self.folder / "stop.requested"
+
+    def checkpoints(self) -> tuple["CheckpointRef", ...]:
+        """The complete ones, oldest first."""
+        found = (
+            CheckpointRef(folder, int(folder.name.removeprefix("step-")), self.run_id)
+            for folder in (self.folder / "checkpoints").glob("step-*")
+            if (folder / MANIFEST_NAME).is_file() and folder.name.removeprefix("step-").isdigit()
+        )
+        return tuple(sorted(found, key=lambda ref: ref.step or 0))
+
+
+@dataclass(frozen=True)
+class CheckpointRef:
+    folder: Path
+    step: int | None
+    run_id: str | None
+
+    @property
+    def label(self) -> str:
+        """As people name it: RUN@STEP, else the folder's name."""
+        return f"{self.run_id}@{self.step}" if self.run_id is not None else self.folder.name
+
+    def manifest(self) -> Manifest:
+        """Raises ArtifactError if the folder is not a complete checkpoint."""
+        try:
+            return read_manifest(self.folder, "checkpoint")
+        except BundleError as error:
+            raise ArtifactError(error.message, hint=error.hint) from error
+
+
+@dataclass(frozen=True)
+class DatasetRef:
+    folder: Path
+
+    def info(self) -> DatasetInfo:
+        """Raises ArtifactError if the folder is not a complete dataset."""
+        try:
+            return DatasetInfo.model_validate(read_manifest(self.folder, "dataset").about)
+        except BundleError as error:
+            raise ArtifactError(error.message, hint=error.hint or "dflashctl data tokenize") from error
+
+
+@dataclass(frozen=True)
+class Workdir:
+    """A folder that runs, jobs and evaluations are kept in."""
+
+    path: Path
+
+    @property
+    def jobs(self) -> Path:
+        return self.path / "jobs"
+
+    @property
+    def evaluations(self) -> Path:
+        return self.path / "evaluations"
+
+    def runs(self) -> tuple[RunRef, ...]:
+        """Oldest first, by name."""
+        return tuple(
+            RunRef(record.parent.name, record.parent) for record in sorted((self.path / "runs").glob("*/run.json"))
+        )
+
+    def new_run(self, run_id: str) -> RunRef:
+        """The place of a run by name, there or not. Raises ConfigError if the name is no name."""
+        if not RUN_ID.fullmatch(run_id):
+            raise ConfigError(f"{run_id!r} cannot be a run's name: letters, digits, dot, dash, underscore")
+        return RunRef(run_id, self.path / "runs" / run_id)
+
+    def run(self, run_id: str) -> RunRef:
+        """A run that exists; raises ConfigError naming those that do."""
+        ref = self.new_run(run_id)
+        if not ref.record_path.is_file():
+            known = ", ".join(run.run_id for run in self.runs()) or "none"
+            raise ConfigError(f"there is no run {run_id} in {self.path} (there: {known})", hint="dflashctl train list")
+        return ref
+
+    def checkpoint(self, name: str) -> CheckpointRef:
+        """RUN, RUN@STEP, RUN@latest, or a folder. Raises ConfigError, or ArtifactError if it is not complete."""
+        if "/" in name or (Path(name).is_dir() and not (self.path / "runs" / name).is_dir()):
+            return CheckpointRef(Path(name).resolve(), None, None)
+        run_id, _, which = name.partition("@")
+        run = self.run(run_id)
+        complete = run.checkpoints()
+        if not complete:
+            raise ArtifactError(f"run {run_id} has no complete checkpoint yet", hint=f"dflashctl train watch {run_id}")
+        if which in ("", "latest"):
+            return complete[-1]
+        for ref in complete:
+            if which.isdigit() and ref.step == int(which):
+                return ref
+        steps = ", ".join(str(ref.step) for ref in complete)
+        raise ConfigError(f"run {run_id} has no checkpoint {which!r}: complete are {steps}, and `latest`")

@@ -1,0 +1,107 @@
+"""dflashctl eval: acceptance as it is, by free-running decode."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dflashctl.cli.options import (
+    DEFAULT_WORKDIR,
+    Config,
+    DryRun,
+    Host,
+    Json,
+    Set,
+    WorkdirOption,
+    overrides_of,
+    site_of,
+    transport_of,
+)
+from dflashctl.cli.output import Output
+
+app = typer.Typer(no_args_is_help=True, help="Measure acceptance (tau).")
+
+
+@app.command()
+def run(
+    config: Config = None,
+    set_: Set = None,
+    target: Annotated[Path | None, typer.Option("--target", metavar="DIR", help="The target's folder.")] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", metavar="RUN[@STEP|@latest]", help="Of a run in --workdir, or a folder."),
+    ] = None,
+    prompts: Annotated[
+        Path | None, typer.Option("--prompts", metavar="FILE", help="JSONL of {id, messages}, held out.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="DIR", help="Default: under --workdir, by checkpoint.")
+    ] = None,
+    num_prompts: Annotated[int | None, typer.Option("--num-prompts", help="Only the first so many.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option("--max-new-tokens")] = None,
+    workdir: WorkdirOption = DEFAULT_WORKDIR,
+    host: Host = "local",
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Decode held-out prompts with a drafter and count what the target accepts."""
+    from dflashctl.artifacts import Workdir
+    from dflashctl.cli.run_job import job_folder, run_job
+    from dflashctl.config.run import load_section
+    from dflashctl.stages.evaluate.apply import read_report
+    from dflashctl.stages.evaluate.plan import plan_evaluate
+    from dflashctl.views.evaluation import acceptance, acceptance_by_slot
+    from dflashctl_remote.spec.evaluate import EvalSpec
+
+    root = Workdir(workdir.expanduser().absolute())
+    folder = job_folder(workdir, "evaluate")
+    ref = root.checkpoint(checkpoint) if checkpoint is not None else None
+    if ref is not None:
+        ref.manifest()
+        label = ref.label.replace("@", "-step-")
+        output = output or root.evaluations / folder.name.replace("evaluate", label, 1)
+    overrides = overrides_of(
+        set_,
+        target=("evaluate.target", target),
+        checkpoint=("evaluate.checkpoint", ref.folder if ref is not None else None),
+        prompts=("evaluate.prompts", prompts),
+        output=("evaluate.output", output),
+        num_prompts=("evaluate.num_prompts", num_prompts),
+        max_new_tokens=("evaluate.max_new_tokens", max_new_tokens),
+    )
+    spec = load_section("evaluate", EvalSpec, config, overrides)
+    transport = transport_of(host)
+    plan = plan_evaluate(spec, folder, site_of(transport))
+    out = Output(is_json=json)
+    if run_job(plan, transport, out, title="eval run", is_dry_run=dry_run) is not None:
+        report = read_report(plan.writes[0])
+        name = f"drafter, {ref.label}" if ref is not None else "drafter"
+        out.result(report, acceptance(((name, report),)), acceptance_by_slot(report), str(plan.writes[0]))
+
+
+@app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A", help="Folder of `eval run`, or its report.json.")],
+    b: Annotated[Path, typer.Argument(metavar="B")],
+    fail_if_worse: Annotated[
+        float | None,
+        typer.Option(
+            "--fail-if-worse",
+            metavar="SHARE",
+            min=0.0,
+            max=1.0,
+            help="Exit 7 if tau without repeats of B is lower than A's by more than this share, e.g. 0.02.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Two measurements side by side."""
+    from dflashctl.errors import Regression
+    from dflashctl.stages.evaluate.apply import read_report
+    from dflashctl.stages.evaluate.plan import compare as compare_reports
+    from dflashctl.views.evaluation import comparison
+
+    result = compare_reports(read_report(a), read_report(b))
+    Output(is_json=json).result(result, comparison(result))
+    if fail_if_worse is not None and result.headline.change < -fail_if_worse:
+        raise Regression(f"tau without repeats fell by {-result.headline.change:.1%}, more than {fail_if_worse:.1%}")

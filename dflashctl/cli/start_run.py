@@ -1,0 +1,137 @@
+"""What the train commands share: making a plan from what is on disk, and watching a run."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from dflashctl.artifacts import DatasetRef, RunRef, Workdir
+from dflashctl.bundle import bundle_root, bundle_sha
+from dflashctl.cli.follow import Watcher, follow_to_end
+from dflashctl.cli.options import site_of
+from dflashctl.cli.output import Output
+from dflashctl.config.load import Override
+from dflashctl.config.run import load_section
+from dflashctl.errors import DflashctlError, JobFailed
+from dflashctl.stages.train.apply import RunState, is_running, read_target_size, state_of
+from dflashctl.stages.train.plan import TrainPlan, plan_train
+from dflashctl.transport.base import JobHandle, Transport
+from dflashctl.views.job import Lines
+from dflashctl.views.training import TrainingBoard
+from dflashctl_remote.spec.events import Failed, Finished, Started, Stopped
+from dflashctl_remote.spec.train import TrainSpec
+
+
+def make_plan(
+    config: Path | None,
+    overrides: tuple[Override, ...],
+    run_id: str,
+    workdir: Path,
+    transport: Transport,
+    *,
+    is_detached: bool = False,
+) -> TrainPlan:
+    """Resolve the train section and read what the plan needs of target, dataset and working tree."""
+    spec = load_section("train", TrainSpec, config, overrides)
+    spec = spec.model_copy(
+        update={
+            "target": str(Path(spec.target).expanduser().absolute()),
+            "dataset": str(Path(spec.dataset).expanduser().absolute()),
+        }
+    )
+    return plan_train(
+        spec,
+        Workdir(workdir.expanduser().absolute()).new_run(run_id),
+        site_of(transport),
+        target=read_target_size(spec.target),
+        dataset=DatasetRef(Path(spec.dataset)).info(),
+        bundle_sha=bundle_sha(),
+        git=transport.git(bundle_root()),
+        now_s=time.time(),
+        is_detached=is_detached,
+    )
+
+
+def watch_own(handle: JobHandle, run: RunRef, transport: Transport, out: Output, *, is_detached: bool) -> None:
+    """Follow a run that this process started to its end; only say where it is if it is detached."""
+    if is_detached:
+        out.result(
+            {"run": run.run_id, "folder": run.folder, "pid": handle.pid},
+            f"run {run.run_id} started, process {handle.pid}; dflashctl train watch {run.run_id}",
+        )
+        return
+    out.say(f"run {run.run_id} in {run.folder}")
+    watcher = Watcher(out, TrainingBoard(run.run_id, time.time))
+    follow_to_end(handle, watcher, host=transport.name, resume_hint=f"dflashctl train resume {run.run_id}")
+    report_state(run, transport, out)
+
+
+def watch_other(run: RunRef, transport: Transport, out: Output) -> None:
+    """Show a run from its first event until it ends. Ctrl-C leaves it running."""
+    watcher = Watcher(out, TrainingBoard(run.run_id, time.time))
+    pid: int | None = None
+    ended = False
+
+    def is_over() -> bool:
+        return ended or (pid is not None and not is_running(run, pid, transport))
+
+    if not run.events_path.exists():
+        pid = 0
+    with watcher.shown():
+        for event in transport.follow(run.events_path, until=is_over):
+            watcher.add(event)
+            if isinstance(event, Started):
+                pid, ended = event.pid, False
+            elif isinstance(event, Finished | Stopped | Failed):
+                ended = True
+    report_state(run, transport, out)
+
+
+def wait_stopped(run: RunRef, transport: Transport, out: Output, wait_s: float) -> RunState:
+    """Wait until the run's process is gone. Raises JobFailed when the time is up: the request stays."""
+    deadline_s = time.monotonic() + wait_s
+    pid = state_of(run, transport).pid or 0
+    out.say(f"asked run {run.run_id} to stop, waiting at most {wait_s:.0f} s for its checkpoint")
+    lines = Lines()
+    began_s = time.time()
+    watching = transport.follow(
+        run.events_path,
+        until=lambda: time.monotonic() > deadline_s or not is_running(run, pid, transport),
+    )
+    for event in watching:
+        line = lines.line_of(event) if event.at_s >= began_s else None
+        if line is not None:
+            out.say(line)
+    state = state_of(run, transport)
+    if state.state == "running":
+        raise JobFailed(
+            f"run {run.run_id} has not stopped within {wait_s:.0f} s; it stops after its step",
+            host=transport.name,
+            hint=f"dflashctl train watch {run.run_id}",
+        )
+    return state
+
+
+def report_state(run: RunRef, transport: Transport, out: Output) -> None:
+    """The last word on a run, and what it left."""
+    state = state_of(run, transport)
+    if state.state == "failed":
+        raise JobFailed(f"run {run.run_id} failed: {state.detail}", host=transport.name)
+    if state.state in ("starting", "ended without a word"):
+        raise DflashctlError(
+            f"run {run.run_id}: {state.detail or 'it has not said anything yet'}",
+            hint=f"dflashctl train logs --raw {run.run_id}",
+        )
+    saved = state.last_checkpoint
+    left = f", newest checkpoint {saved.path}" if saved is not None else ""
+    out.result(state, f"run {run.run_id} {state.state}{left}")
+
+
+def log_lines(events: list[Any]) -> list[str]:
+    """Every event as a line, with its time of day."""
+    lines = Lines(every_s=0.0)
+    out = []
+    for event in events:
+        line = lines.line_of(event)
+        if line is not None:
+            out.append(f"{time.strftime('%H:%M:%S', time.localtime(event.at_s))} {line}")
+    return out

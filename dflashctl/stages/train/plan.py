@@ -1,0 +1,124 @@
+"""A training run as a plan: its record, its job, and the figures that decide whether to start it. Pure."""
+
+from dataclasses import dataclass
+
+from dflashctl.artifacts import RunRef
+from dflashctl.errors import ConfigError
+from dflashctl.stages.jobs import JobPlan, Site, plan_job
+from dflashctl.transport.base import Git
+from dflashctl_remote.spec.data import DatasetInfo
+from dflashctl_remote.spec.drafter import DrafterSpec, even_taps
+from dflashctl_remote.spec.train import RunRecord, TrainSpec
+
+
+@dataclass(frozen=True)
+class TargetSize:
+    """From the target's config.json."""
+
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Counts follow from the spec; the bytes are an estimate."""
+
+    tap_layers: tuple[int, ...]
+    num_drafter_parameters: int
+    context_tokens_per_step: int
+    anchors_per_batch: int
+    block_ratio: float
+    num_batches: int
+    estimated_epochs: float
+    """Padding and length limits not counted."""
+    estimated_checkpoint_bytes: int
+    """Weights, and optimizer state for an exact resume."""
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    run: RunRef
+    record: RunRecord
+    job: JobPlan
+    figures: Figures
+
+
+def plan_train(
+    spec: TrainSpec,
+    run: RunRef,
+    site: Site,
+    *,
+    target: TargetSize,
+    dataset: DatasetInfo,
+    bundle_sha: str,
+    git: Git | None,
+    now_s: float,
+    is_detached: bool = False,
+) -> TrainPlan:
+    """Raises ConfigError if a batch has no room for one anchor."""
+    record = RunRecord(
+        run_id=run.run_id,
+        created_at_s=now_s,
+        bundle_sha=bundle_sha,
+        git_sha=git.sha if git else None,
+        is_git_dirty=git.is_dirty if git else None,
+        train=spec,
+    )
+    return TrainPlan(
+        run=run,
+        record=record,
+        job=plan_run_job(run, record, site, is_detached=is_detached),
+        figures=figures_of(spec, target, dataset),
+    )
+
+
+def plan_run_job(run: RunRef, record: RunRecord, site: Site, *, is_detached: bool = False) -> JobPlan:
+    """The job of a run, new or resumed: the trainer itself finds the newest complete checkpoint."""
+    return plan_job(
+        "train",
+        record,
+        run.folder,
+        site,
+        spec_name=run.record_path.name,
+        writes=(run.folder / "checkpoints",),
+        is_detached=is_detached,
+    )
+
+
+def figures_of(spec: TrainSpec, target: TargetSize, dataset: DatasetInfo) -> Figures:
+    drafter = spec.drafter
+    taps = drafter.tap_layers or even_taps(target.num_layers, drafter.num_taps)
+    anchors = int(spec.batch.block_ratio * spec.batch.tokens_per_batch / drafter.block_size)
+    if anchors < 1:
+        raise ConfigError(
+            f"a batch of {spec.batch.tokens_per_batch} tokens at r = {spec.batch.block_ratio:g} "
+            f"has no room for one block of {drafter.block_size}",
+            hint="raise train.batch.block_ratio or train.batch.tokens_per_batch",
+        )
+    num_parameters = num_drafter_parameters(drafter, target, len(taps))
+    num_batches = spec.num_steps * spec.optim.accumulation
+    # fp32: weights in the export, weights and two moments in the state; bf16: half-size weights in the export
+    weight_bytes = 2 if spec.dtype == "bfloat16" or (spec.dtype == "auto" and spec.device == "cuda") else 4
+    return Figures(
+        tap_layers=tuple(taps),
+        num_drafter_parameters=num_parameters,
+        context_tokens_per_step=spec.batch.tokens_per_batch * spec.optim.accumulation,
+        anchors_per_batch=anchors,
+        block_ratio=anchors * drafter.block_size / spec.batch.tokens_per_batch,
+        num_batches=num_batches,
+        estimated_epochs=num_batches * spec.batch.tokens_per_batch / max(1, dataset.num_tokens),
+        estimated_checkpoint_bytes=num_parameters * (weight_bytes + 12),
+    )
+
+
+def num_drafter_parameters(drafter: DrafterSpec, target: TargetSize, num_taps: int) -> int:
+    """Trainable parameters; embedding and head are the target's and not counted."""
+    width = target.hidden_size
+    queries = drafter.num_heads * drafter.head_dim
+    keys = drafter.num_kv_heads * drafter.head_dim
+    mlp = drafter.intermediate_size or target.intermediate_size
+    attention = width * (queries + 2 * keys) + queries * width + 2 * drafter.head_dim
+    layer = attention + 3 * width * mlp + 2 * width
+    return num_taps * width * width + width + drafter.num_layers * layer + width

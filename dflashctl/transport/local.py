@@ -1,0 +1,108 @@
+"""This machine as a host: jobs are children of this process, followed through their events file."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dflashctl.transport.base import Git, Job
+from dflashctl.transport.tail import EventTail
+
+
+class LocalTransport:
+    name = "local"
+
+    def __init__(self, *, pause: Callable[[], None] = lambda: time.sleep(0.05)) -> None:
+        self._pause = pause
+
+    def python(self) -> str:
+        return sys.executable
+
+    def missing_modules(self, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if importlib.util.find_spec(name) is None)
+
+    def start(self, job: Job) -> "LocalJob":
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        offset_bytes = job.events.stat().st_size if job.events.is_file() else 0
+        with job.log.open("ab") as log:
+            # A group of its own: a terminal's Ctrl-C reaches this process alone, which passes it on once.
+            process = subprocess.Popen(
+                job.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **dict(job.env)},
+                process_group=None if job.is_detached else 0,
+                start_new_session=job.is_detached,
+            )
+        return LocalJob(process, EventTail(job.events, self._pause, offset_bytes=offset_bytes), job.log)
+
+    def follow(self, events: Path, *, until: Callable[[], bool]) -> Iterator[Any]:
+        return EventTail(events, self._pause).follow(until)
+
+    def is_alive(self, pid: int, marker: str) -> bool:
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            # Without /proc (macOS) the pid alone has to do.
+            return not Path("/proc/self").exists() and _pid_exists(pid)
+        return marker.encode() in command
+
+    def git(self, folder: Path) -> Git | None:
+        sha = _git(folder, "rev-parse", "HEAD")
+        if not sha:
+            return None
+        return Git(sha=sha, is_dirty=bool(_git(folder, "status", "--porcelain", "--untracked-files=no")))
+
+
+class LocalJob:
+    def __init__(self, process: "subprocess.Popen[bytes]", tail: EventTail, log: Path) -> None:
+        self._process = process
+        self._tail = tail
+        self._log = log
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def events(self, *, until: Callable[[], bool] | None = None) -> Iterator[Any]:
+        return self._tail.follow(lambda: self._process.poll() is not None or (until is not None and until()))
+
+    def interrupt(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+    def wait(self) -> int:
+        return self._process.wait()
+
+    def log_tail(self, num_lines: int) -> str:
+        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(lines[-num_lines:])
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(("git", "-C", str(folder), *arguments), capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _pid_exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

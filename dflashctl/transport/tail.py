@@ -1,0 +1,63 @@
+"""Reading an events file while it grows."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from dflashctl.errors import ArtifactError
+from dflashctl_remote.spec.events import parse_event
+
+
+class EventTail:
+    """A place in an events file. An iteration that breaks off loses nothing: the next one goes on from there."""
+
+    def __init__(self, path: Path, pause: Callable[[], None], *, offset_bytes: int = 0) -> None:
+        self._path = path
+        self._pause = pause
+        self._offset_bytes = offset_bytes
+        self._pending: deque[Any] = deque()
+
+    def follow(self, is_over: Callable[[], bool]) -> Iterator[Any]:
+        """Events until `is_over`, which is asked before each read, so that a job's last words are not missed."""
+        while True:
+            was_over = is_over()
+            self._read()
+            had_any = bool(self._pending)
+            while self._pending:
+                yield self._pending.popleft()
+            if was_over:
+                return
+            if not had_any:
+                self._pause()
+
+    def _read(self) -> None:
+        """Whole new lines; half a line stays in the file for the next time."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset_bytes)
+                new = file.read()
+        except FileNotFoundError:
+            return
+        whole, newline, _ = new.rpartition(b"\n")
+        if not newline:
+            return
+        self._offset_bytes += len(whole) + 1
+        self._pending.extend(_parse(line, self._path) for line in whole.split(b"\n") if line.strip())
+
+
+def read_events(path: Path) -> list[Any]:
+    """All whole lines of an events file, oldest first; empty if there is no file yet."""
+    return list(EventTail(path, lambda: None).follow(lambda: True))
+
+
+def _parse(line: bytes, path: Path) -> Any:
+    try:
+        return parse_event(line)
+    except ValidationError as error:
+        raise ArtifactError(
+            f"{path} holds a line that is not an event of this version: {line[:80]!r}",
+            hint="read it with the dflashctl that wrote it",
+        ) from error

@@ -1,0 +1,105 @@
+"""A job while it runs: a board that a terminal redraws, and lines for where there is none."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from dflashctl.views.palette import ACCENT, CAUTION, QUIET, duration
+from dflashctl_remote.spec.events import (
+    CheckpointSaved,
+    Failed,
+    Finished,
+    Notice,
+    Progress,
+    Started,
+    Step,
+    Stopped,
+)
+
+
+class JobBoard:
+    """Redrawn by rich's Live; fed with events."""
+
+    def __init__(self, title: str, clock: Callable[[], float]) -> None:
+        self._title = title
+        self._clock = clock
+        self._began_s = clock()
+        self._spinner = Spinner("dots", style=ACCENT)
+        self._parts: dict[str, Progress] = {}
+        self._notices: list[str] = []
+        self.remark = ""
+        """One line below, for example that it is being stopped."""
+
+    def add(self, event: Any) -> None:
+        if isinstance(event, Progress):
+            self._parts[event.what] = event
+        elif isinstance(event, Notice):
+            self._notices.append(event.message)
+
+    def __rich__(self) -> RenderableType:
+        head = Table.grid(padding=(0, 1))
+        head.add_row(
+            self._spinner,
+            Text(self._title),
+            Text(duration(self._clock() - self._began_s), style=QUIET),
+        )
+        bars = Table.grid(padding=(0, 1))
+        for part in self._parts.values():
+            bars.add_row(
+                Text(f"  {part.what}"),
+                ProgressBar(total=max(1, part.total), completed=part.done, width=30),
+                Text(f"{part.done:,}/{part.total:,} {part.unit}"),
+            )
+        notes = [Text(f"  note: {message}", style=CAUTION) for message in self._notices[-3:]]
+        remark = [Text(f"  {self.remark}", style=CAUTION)] if self.remark else []
+        return Group(head, bars, *notes, *remark)
+
+
+class Lines:
+    """Which events become a line, and how it reads; at most one step or progress line in `every_s`."""
+
+    def __init__(self, every_s: float = 5.0) -> None:
+        self._every_s = every_s
+        self._last_s: dict[str, float] = {}
+
+    def line_of(self, event: Any) -> str | None:  # noqa: PLR0911 - one return a kind of event
+        match event:
+            case Started():
+                return f"{event.job}: started, process {event.pid} on {event.device}"
+            case Progress():
+                if not self._is_due(event.what, event.at_s, is_last=event.done >= event.total):
+                    return None
+                return f"{event.what}: {event.done:,}/{event.total:,} {event.unit}"
+            case Step():
+                if not self._is_due("step", event.at_s, is_last=event.step in (1, event.num_steps)):
+                    return None
+                return step_line(event)
+            case CheckpointSaved():
+                return f"checkpoint of step {event.step}: {event.path}"
+            case Notice():
+                return f"note: {event.message}"
+            case Finished():
+                return "finished"
+            case Stopped():
+                return f"stopped: {event.reason}"
+            case Failed():
+                return f"failed: {event.message}"
+        return None
+
+    def _is_due(self, what: str, at_s: float, *, is_last: bool) -> bool:
+        if not is_last and at_s - self._last_s.get(what, -self._every_s) < self._every_s:
+            return False
+        self._last_s[what] = at_s
+        return True
+
+
+def step_line(step: Step) -> str:
+    return (
+        f"step {step.step}/{step.num_steps}  loss {step.loss:.3f}  accuracy {step.accuracy:.3f}  "
+        f"lr {step.learning_rate:.2e}  {step.context_tokens_per_s:,.0f} context tokens/s at r {step.block_ratio:.2f}"
+    )

@@ -1,0 +1,126 @@
+"""Plans, runs, resolved values and manifests as tables."""
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dflashctl.config.run import Resolved
+from dflashctl.stages.jobs import JobPlan
+from dflashctl.stages.train.apply import RunState
+from dflashctl.stages.train.plan import Figures, TrainPlan
+from dflashctl.views.palette import ACCENT, BAD, CAUTION, GOOD, QUIET, binary, duration, percent, si
+from dflashctl_remote.spec.data import DatasetInfo
+from dflashctl_remote.spec.manifest import Manifest
+
+STATE_STYLE = {"running": GOOD, "finished": GOOD, "failed": BAD, "stopped": CAUTION, "starting": CAUTION}
+
+
+def job_plan(plan: JobPlan) -> RenderableType:
+    """What --dry-run shows of a job."""
+    grid = _pairs()
+    grid.add_row("host", plan.host)
+    grid.add_row("argv", Text(" ".join(plan.job.argv)))
+    grid.add_row("env", Text(" ".join(f"{name}={value}" for name, value in plan.job.env)))
+    for path in plan.writes:
+        grid.add_row("writes", Text(str(path)))
+    grid.add_row("events", Text(str(plan.job.events)))
+    grid.add_row("log", Text(str(plan.job.log)))
+    spec = Text(plan.spec_json.rstrip())
+    return Group(
+        Text("would run, nothing was started", style=CAUTION),
+        grid,
+        Text(str(plan.spec_path), style=ACCENT),
+        spec,
+    )
+
+
+def train_plan(plan: TrainPlan) -> RenderableType:
+    return Group(training_figures(plan.figures, plan.record.train.num_steps), job_plan(plan.job))
+
+
+def training_figures(figures: Figures, num_steps: int) -> RenderableType:
+    grid = _pairs()
+    grid.add_row("steps", f"{num_steps:,} ({figures.num_batches:,} batches)")
+    grid.add_row("tokens", f"{figures.context_tokens_per_step:,} a step, padding included")
+    grid.add_row("epochs", f"estimated {figures.estimated_epochs:.2f}, padding not counted")
+    grid.add_row("anchors", f"{figures.anchors_per_batch:,} a batch, r = {figures.block_ratio:.2f}")
+    grid.add_row("taps", ", ".join(map(str, figures.tap_layers)))
+    grid.add_row("drafter", f"{si(figures.num_drafter_parameters)} parameters ({figures.num_drafter_parameters:,})")
+    grid.add_row("checkpoint", f"estimated {binary(figures.estimated_checkpoint_bytes)}")
+    return grid
+
+
+def runs(states: Iterable[RunState], now_s: float) -> RenderableType:
+    table = Table(box=None, header_style=QUIET, padding=(0, 2))
+    for column in ("run", "state", "step", "loss", "accuracy", "checkpoint", "last event"):
+        table.add_column(column)
+    for state in states:
+        step = state.last_step
+        age = "-" if state.last_event_at_s is None else f"{duration(now_s - state.last_event_at_s)} ago"
+        table.add_row(
+            state.run.run_id,
+            Text(state.state, style=STATE_STYLE.get(state.state, BAD)),
+            f"{step.step:,}/{step.num_steps:,}" if step else "-",
+            f"{step.loss:.3f}" if step else "-",
+            percent(step.accuracy) if step else "-",
+            f"step {state.last_checkpoint.step:,}" if state.last_checkpoint else "-",
+            age,
+        )
+    return table
+
+
+def resolved_values(values: Iterable[Resolved]) -> RenderableType:
+    table = Table(box=None, header_style=QUIET, padding=(0, 2))
+    for column in ("key", "value", "from"):
+        table.add_column(column)
+    for value in values:
+        is_default = value.origin == "default"
+        table.add_row(
+            value.path,
+            Text(shown(value.value), style=QUIET if is_default else ""),
+            Text(value.origin, style=QUIET if is_default else ACCENT),
+        )
+    return table
+
+
+def shown(value: object) -> str:
+    """A value as it would be written in YAML."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(shown(item) for item in value)}]"
+    return str(value)
+
+
+def dataset(info: DatasetInfo) -> RenderableType:
+    grid = _pairs()
+    supervised = info.num_supervised_tokens / max(1, info.num_tokens)
+    grid.add_row("documents", f"{info.num_documents:,}")
+    grid.add_row("tokens", f"{info.num_tokens:,}, longest document {info.max_document_tokens:,}")
+    grid.add_row("trained on", f"{info.num_supervised_tokens:,} tokens ({percent(supervised)})")
+    if info.num_skipped_rows:
+        grid.add_row("skipped", Text(f"{info.num_skipped_rows:,} bad rows", style=CAUTION))
+    if info.num_truncated:
+        grid.add_row("cut", Text(f"{info.num_truncated:,} documents", style=CAUTION))
+    return grid
+
+
+def manifest(folder: str, content: Manifest) -> RenderableType:
+    table = Table(box=None, header_style=QUIET, padding=(0, 2), title=Text(folder, style=ACCENT), title_justify="left")
+    table.add_column("file")
+    table.add_column("size", justify="right")
+    table.add_column("sha256")
+    for entry in content.files:
+        table.add_row(entry.path, binary(entry.size_bytes), Text(entry.sha256[:16], style=QUIET))
+    return table
+
+
+def _pairs() -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style=QUIET, justify="right")
+    grid.add_column(overflow="fold")
+    return grid

@@ -1,0 +1,101 @@
+"""A training run while it runs: where it is, how the loss falls, what it costs, when it ends."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from dflashctl.views.palette import ACCENT, CAUTION, HEADLINE, QUIET, binary, duration, percent, si, sparkline
+from dflashctl_remote.spec.events import CheckpointSaved, Notice, Progress, Started, Step
+
+SPARK_WIDTH = 44
+ETA_STEPS = 50
+"""Steps whose pace the end is reckoned from."""
+
+
+class TrainingBoard:
+    """Redrawn by rich's Live; fed with events."""
+
+    def __init__(self, run_id: str, clock: Callable[[], float], *, is_ascii: bool = False) -> None:
+        self._run_id = run_id
+        self._clock = clock
+        self._is_ascii = is_ascii
+        self._device = ""
+        self._preparing: Progress | None = None
+        self._steps: list[Step] = []
+        self._saved: CheckpointSaved | None = None
+        self._notices: list[str] = []
+        self.remark = ""
+
+    def add(self, event: Any) -> None:
+        match event:
+            case Started():
+                self._device = event.device
+            case Progress():
+                self._preparing = event
+            case Step():
+                self._steps.append(event)
+            case CheckpointSaved():
+                self._saved = event
+            case Notice():
+                self._notices.append(event.message)
+
+    def __rich__(self) -> RenderableType:
+        parts: list[RenderableType] = [self._figures() if self._steps else self._waiting()]
+        parts += [Text(f"note: {message}", style=CAUTION) for message in self._notices[-2:]]
+        if self.remark:
+            parts.append(Text(self.remark, style=CAUTION))
+        title = f"train {self._run_id}" + (f" on {self._device}" if self._device else "")
+        return Panel(Group(*parts), title=title, title_align="left", border_style=ACCENT, width=88)
+
+    def _waiting(self) -> RenderableType:
+        if self._preparing is not None:
+            part = self._preparing
+            return Text(f"{part.what}: {part.done:,}/{part.total:,} {part.unit}")
+        return Text("loading target and drafter ...", style=QUIET)
+
+    def _figures(self) -> RenderableType:
+        last = self._steps[-1]
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(
+            ProgressBar(total=last.num_steps, completed=last.step, width=SPARK_WIDTH),
+            Text(f"step {last.step:,} of {last.num_steps:,}"),
+            Text(self._remaining(), style=QUIET),
+        )
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style=QUIET)
+        grid.add_column(justify="right")
+        grid.add_column()
+        losses = [step.loss for step in self._steps]
+        accuracies = [step.accuracy for step in self._steps]
+        grid.add_row("loss", Text(f"{last.loss:.3f}", style=HEADLINE), self._spark(losses))
+        grid.add_row("accuracy", Text(percent(last.accuracy)), self._spark(accuracies))
+        grid.add_row("learning rate", f"{last.learning_rate:.2e}", f"epoch {last.epoch:.2f}")
+        grid.add_row(
+            "throughput",
+            f"{si(last.context_tokens_per_s)} tok/s",
+            f"context tokens, r = {last.block_ratio:.2f} block tokens each",
+        )
+        grid.add_row("peak memory", binary(last.peak_memory_bytes), self._saved_text())
+        return Group(bar, grid)
+
+    def _spark(self, values: list[float]) -> Text:
+        return Text(sparkline(values, SPARK_WIDTH, is_ascii=self._is_ascii), style=ACCENT)
+
+    def _saved_text(self) -> str:
+        if self._saved is None:
+            return "no checkpoint yet"
+        return f"checkpoint of step {self._saved.step:,}, {binary(self._saved.size_bytes)}"
+
+    def _remaining(self) -> str:
+        recent = self._steps[-ETA_STEPS:]
+        if len(recent) < 2:
+            return ""
+        last = recent[-1]
+        pace_s = (last.at_s - recent[0].at_s) / (last.step - recent[0].step or 1)
+        left_s = max(0.0, pace_s * (last.num_steps - last.step) - (self._clock() - last.at_s))
+        return f"about {duration(left_s)} left"
