@@ -1,0 +1,77 @@
+# make demo     the whole life of a drafter on this machine, in minutes
+# make test     the tests          make check   lint, types, import contracts
+# make e2e      the slow tests     make clean   remove the environment and what was built
+#
+# Each makes .venv and installs what it needs. Variables:
+#   PYTHON=...          interpreter, at least 3.11 (default: the first that is found)
+#   TORCH_PIP_ARGS=...  pip arguments for torch alone, e.g. "--index-url URL" of a source of CPU-only wheels
+#   GPU=1               install the gpu extra too (flash-linear-attention; it breaks hybrid targets without a GPU)
+#   DEMO_ARGS=...       arguments of `dflashctl demo`
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+CANDIDATES := python3.12 python3.11 python3.13 python3 python
+is_recent = $(shell $(1) -c 'import sys, venv, ensurepip; print(sys.version_info >= (3, 11))' 2>/dev/null)
+PYTHON ?= $(firstword $(foreach p,$(CANDIDATES),$(if $(filter True,$(call is_recent,$(p))),$(p))))
+TORCH ?= torch==2.13.0
+TORCH_PIP_ARGS ?=
+GPU ?=
+DEMO_ARGS ?=
+
+comma := ,
+BIN := .venv/bin
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
+RUNTIME := train$(if $(GPU),$(comma)gpu)
+INPUTS := pyproject.toml constraints.txt Makefile
+
+.PHONY: help demo test check e2e peers test-peers clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
+
+demo: .venv/.runtime
+	$(BIN)/dflashctl demo $(DEMO_ARGS)
+
+test: .venv/.dev
+	$(BIN)/python -m pytest -q -m "not slow and not peers and not gpu"
+
+check: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+e2e: .venv/.dev
+	$(BIN)/python -m pytest -q -m slow
+
+clean:
+	rm -rf .venv build dist dflashctl-demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .e2e
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	@if [ -z "$(PYTHON)" ]; then \
+	  echo "dflashctl needs Python 3.11 or newer with venv and pip, found none of: $(CANDIDATES); try make PYTHON=/path/to/python3.12" >&2; \
+	  exit 2; \
+	fi
+	@if [ "$(call is_recent,$(PYTHON))" != True ]; then \
+	  echo "dflashctl needs Python 3.11 or newer with venv and pip, and $(PYTHON) is not that; try another make PYTHON=..." >&2; \
+	  exit 2; \
+	fi
+	$(PYTHON) -m venv .venv
+
+.venv/.torch: .venv/bin/python Makefile
+	@echo "installing $(TORCH)"
+	$(PIP) $(TORCH_PIP_ARGS) "$(TORCH)"
+	@touch $@
+
+.venv/.runtime: .venv/.torch $(INPUTS)
+	@echo "installing dflashctl[$(RUNTIME)]"
+	$(PIP) -c constraints.txt -e ".[$(RUNTIME)]"
+	@touch $@
+
+.venv/.dev: .venv/.runtime $(INPUTS)
+	@echo "installing dflashctl[$(RUNTIME),dev]"
+	$(PIP) -c constraints.txt -e ".[$(RUNTIME),dev]"
+	@touch $@
