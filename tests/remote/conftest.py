@@ -10,6 +10,12 @@ from dflashctl_remote.target.load import Target
 VOCAB = 300
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """These models are too small to share out; threads that wait for one another cost more than they compute."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def attention_target() -> Target:
     torch.manual_seed(1)

@@ -12,15 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
+from dflashctl_remote.data.chat import load_tokenizer
 from dflashctl_remote.spec.drafter import TargetShape
 from dflashctl_remote.spec.errors import BadInput
 from dflashctl_remote.spec.train import Device, Dtype
 from dflashctl_remote.target.taps import Row, TargetStates, batch_states, packed_states
 
-LINEAR_LAYER = "linear_attention"
+_TWO_TOKENS = torch.tensor([[0, 1]])
 
 
 class Target:
@@ -70,17 +71,6 @@ def load_target(path: str | Path, *, device: Device | torch.device, dtype: Dtype
     return target
 
 
-def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a model folder; raises BadInput without one."""
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise BadInput(
-            f"{folder} has no tokenizer that transformers can read ({_first_line(error)})",
-            hint="put tokenizer.json and tokenizer_config.json of the model into the folder",
-        ) from error
-
-
 def resolve_device(device: Device | torch.device) -> torch.device:
     """auto: the GPU if there is one. Raises BadInput if cuda is asked for and there is none."""
     if device == "auto":
@@ -114,7 +104,7 @@ def _read_config(folder: Path) -> Any:
 
 
 def _refuse_fla_on_cpu(text_config: Any, device: torch.device) -> None:
-    is_hybrid = LINEAR_LAYER in (getattr(text_config, "layer_types", None) or ())
+    is_hybrid = "linear_attention" in (getattr(text_config, "layer_types", None) or ())
     if is_hybrid and device.type == "cpu" and find_spec("fla") is not None:
         raise BadInput(
             "flash-linear-attention is installed, and with it transformers cannot run a Gated DeltaNet target on a CPU",
@@ -140,34 +130,35 @@ def _load_model(folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
 
 
 def _refuse_extras(folder: Path, target: Target) -> None:
-    """Refuse what a drafter cannot share: a head bias, scaled embeddings, scaled or capped logits.
-
-    The last two are found by running two tokens through the model, whatever its config calls them.
-    """
-    head = target.model.get_output_embeddings()
-    if getattr(head, "bias", None) is not None:
+    """Refuse what a drafter cannot share: a head bias, scaled embeddings, scaled or capped logits."""
+    name = type(target.model).__name__
+    if getattr(target.model.get_output_embeddings(), "bias", None) is not None:
         raise BadInput(f"the head of {folder} has a bias, and the DFlash format has no place for one")
     if not hasattr(target.decoder, "layers"):
-        raise BadInput(f"{folder}: no list of decoder layers was found in a {type(target.model).__name__}, so no taps")
+        raise BadInput(f"{folder} holds a {name}, in which no list of decoder layers was found to tap")
     cap = getattr(target.model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
     if cap is not None:
         raise BadInput(f"{folder} caps its logits (final_logit_softcapping {cap}), which is not supported yet")
-    ids_BT = torch.tensor([[0, 1]], device=target.device)
+    first_input_BTE, final_BTE, logits_BTV = _run_two_tokens(target)
+    if not _is_close(first_input_BTE, target.embed(_TWO_TOKENS.to(target.device))):
+        raise BadInput(f"{folder} scales its embeddings outside the embedding layer, which is not supported yet")
+    if not _is_close(logits_BTV, target.logits(final_BTE)):
+        raise BadInput(f"{folder} scales or changes its logits after the head, which is not supported yet")
+
+
+@torch.no_grad()
+def _run_two_tokens(target: Target) -> tuple[Tensor, Tensor, Tensor]:
+    """Input of the first decoder layer, state after the final norm, logits: shows scaling by whatever name."""
     seen: list[Tensor] = []
 
     def keep(module: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> None:
         seen.append(arguments[0] if arguments else keywords["hidden_states"])
 
+    ids_BT = _TWO_TOKENS.to(target.device)
     handle = target.decoder.layers[0].register_forward_pre_hook(keep, with_kwargs=True)
-    with torch.no_grad():
-        logits_BTV = target.model(input_ids=ids_BT, use_cache=False).logits
+    _, final_BTE = batch_states(target.decoder, ids_BT, (), use_cache=False)
     handle.remove()
-    if not _is_close(seen[0], target.embed(ids_BT)):
-        raise BadInput(f"{folder} scales its embeddings outside the embedding layer, which is not supported yet")
-    with torch.no_grad():
-        _, final_BTE = batch_states(target.decoder, ids_BT, (), use_cache=False)
-    if not _is_close(logits_BTV, target.logits(final_BTE)):
-        raise BadInput(f"{folder} scales or changes its logits after the head, which is not supported yet")
+    return seen[0], final_BTE, target.model(input_ids=ids_BT, use_cache=False).logits
 
 
 def _is_close(one: Tensor, other: Tensor) -> bool:
