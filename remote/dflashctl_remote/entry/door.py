@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -45,17 +46,29 @@ def run_entry(job: str, spec_class: type[S], body: Callable[[S, EventLog], dict[
     What body returns is `Finished.about`.
     SIGTERM raises Terminated, a KeyboardInterrupt, in the body, so that its `finally` blocks run.
     """
+    files = job_files(job)
+    signal.signal(signal.SIGTERM, _raise_terminated)
+    try:
+        events = EventLog(files.events)
+    except OSError as error:
+        print(f"{job}: cannot write events to {files.events}: {error.strerror}", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(_run(job, spec_class, body, files.spec, events))
+
+
+@dataclass(frozen=True)
+class JobFiles:
+    spec: Path
+    events: Path
+
+
+def job_files(job: str) -> JobFiles:
+    """The two files named on the command line, for a body that needs to know where its spec lies."""
     parser = argparse.ArgumentParser(prog=f"python -m dflashctl_remote.entry.{job}")
     parser.add_argument("--spec", type=Path, required=True, help="JSON file that says what to do")
     parser.add_argument("--events", type=Path, required=True, help="file that events are appended to")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, _raise_terminated)
-    try:
-        events = EventLog(arguments.events)
-    except OSError as error:
-        print(f"{job}: cannot write events to {arguments.events}: {error.strerror}", file=sys.stderr)
-        sys.exit(2)
-    sys.exit(_run(job, spec_class, body, arguments.spec, events))
+    return JobFiles(arguments.spec, arguments.events)
 
 
 def _run(

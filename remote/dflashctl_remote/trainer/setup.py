@@ -1,0 +1,192 @@
+"""How a run begins, new or resumed: everything that stays the same while it trains, and where it stands."""
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dflashctl_remote.data.chat import tokenizer_sha256
+from dflashctl_remote.data.loader import BatchPlan
+from dflashctl_remote.data.shards import Dataset
+from dflashctl_remote.drafter.model import Drafter
+from dflashctl_remote.drafter.objective import AttentionName
+from dflashctl_remote.spec.drafter import DrafterConfig, resolve_drafter
+from dflashctl_remote.spec.errors import BadInput
+from dflashctl_remote.spec.events import EventLog, Notice
+from dflashctl_remote.spec.manifest import read_manifest, sha256_of
+from dflashctl_remote.spec.train import RunRecord, TrainSpec
+from dflashctl_remote.target.load import Target, load_target, resolve_device, resolve_dtype
+from dflashctl_remote.trainer.checkpoint import (
+    Newest,
+    TrainerState,
+    load_checkpoint,
+    read_state,
+    refuse_other_settings,
+)
+from dflashctl_remote.trainer.optim import MasterAdamW
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a training step works with. Drafter and optimizer change in place; nothing else does."""
+
+    record: RunRecord
+    checkpoints: Path
+    device: torch.device
+    attention: AttentionName
+    target: Target
+    plan: BatchPlan
+    num_anchors: int
+    """Of a batch."""
+    drafter: Drafter
+    optimizer: MasterAdamW
+
+    @property
+    def spec(self) -> TrainSpec:
+        return self.record.train
+
+
+@contextmanager
+def sole_trainer(run_dir: Path) -> Iterator[None]:
+    """Hold the run's lock; raises BadInput if another process trains this run. The system frees it at any death."""
+    with (run_dir / "trainer.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BadInput(
+                f"another process is training in {run_dir} already", hint="stop that one first, or use another run"
+            ) from error
+        yield
+
+
+def settle_torch(spec: TrainSpec) -> None:
+    """Threads as asked; on a CPU only algorithms whose sums come in one order, for a resume exact to the bit."""
+    if spec.num_threads is not None:
+        torch.set_num_threads(spec.num_threads)
+    torch.use_deterministic_algorithms(resolve_device(spec.device).type == "cpu")
+
+
+def prepare(record: RunRecord, checkpoints: Path, newest: Newest, events: EventLog) -> tuple[Parts, TrainerState]:
+    """Load target and dataset, then a new drafter, or the one of the newest checkpoint beyond step 0.
+
+    Raises BadInput: a dataset of another tokenizer, a batch without room for a block, a resume with other settings;
+    ArtifactCorrupt, ArtifactIncomplete.
+    """
+    spec = record.train
+    device = resolve_device(spec.device)
+    dtype = resolve_dtype(spec.dtype, device)
+    dataset = _open_dataset(spec)
+    target = load_target(spec.target, device=device, dtype=dtype)
+    plan = BatchPlan(
+        dataset,
+        tokens_per_batch=spec.batch.tokens_per_batch,
+        max_length_tokens=spec.batch.max_length_tokens,
+        seed=spec.seed,
+    )
+    _notice_left_out(plan, len(dataset), events)
+    config = resolve_drafter(spec.drafter, target.shape)
+    state = _state_before_training(spec, dtype)
+    folder = newest.folder
+    if folder is not None and read_state(folder).step > 0:
+        drafter, optimizer, state = _continued(folder, config, state, device=device, dtype=dtype)
+        events.emit(Notice(message=f"resuming from {folder.name} (step {state.step} of {spec.num_steps})"))
+    else:
+        drafter = Drafter(config)
+        drafter.init_weights(spec.seed)
+        drafter = drafter.to(device=device, dtype=dtype)
+        optimizer = MasterAdamW(drafter, spec.optim)
+    parts = Parts(
+        record=record,
+        checkpoints=checkpoints,
+        device=device,
+        attention=_attention(spec, device),
+        target=target,
+        plan=plan,
+        num_anchors=_num_anchors(spec, config.block_size),
+        drafter=drafter,
+        optimizer=optimizer,
+    )
+    return parts, state
+
+
+def _continued(
+    folder: Path, config: DrafterConfig, start: TrainerState, *, device: torch.device, dtype: torch.dtype
+) -> tuple[Drafter, MasterAdamW, TrainerState]:
+    """Drafter, optimizer and state of a checkpoint, if its settings are those of `start`."""
+    loaded = load_checkpoint(folder, device=device, dtype=dtype)
+    refuse_other_settings(loaded.state, start)
+    # Compared as written: the layout does not tell a default from the same value given.
+    if loaded.drafter.config.to_zlab(start.dtype) != config.to_zlab(start.dtype):
+        raise BadInput(
+            f"{folder} holds a drafter of another shape than run.json and the target now give",
+            hint="restore both, or start a new run",
+        )
+    optimizer = MasterAdamW(loaded.drafter, start.train.optim)
+    optimizer.load_state_dict(loaded.optimizer)
+    return loaded.drafter, optimizer, loaded.state.model_copy(update={"train": start.train})
+
+
+def _state_before_training(spec: TrainSpec, dtype: torch.dtype) -> TrainerState:
+    return TrainerState(
+        step=0,
+        batch=0,
+        epoch=0.0,
+        loss=None,
+        dtype=str(dtype).removeprefix("torch."),
+        target_sha256=_target_identity(Path(spec.target)),
+        dataset_sha256=_dataset_identity(Path(spec.dataset)),
+        train=spec,
+    )
+
+
+def _num_anchors(spec: TrainSpec, block_size: int) -> int:
+    num_anchors = spec.batch.num_anchors(block_size)
+    if num_anchors < 1:
+        raise BadInput(
+            f"a batch of {spec.batch.tokens_per_batch} tokens at r = {spec.batch.block_ratio:g} has no room for one "
+            f"block of {block_size}",
+            hint="raise batch.block_ratio or batch.tokens_per_batch",
+        )
+    return num_anchors
+
+
+def _attention(spec: TrainSpec, device: torch.device) -> AttentionName:
+    if spec.attention != "auto":
+        return spec.attention
+    return "flex" if device.type == "cuda" else "eager"
+
+
+def _open_dataset(spec: TrainSpec) -> Dataset:
+    dataset = Dataset.open(Path(spec.dataset))
+    if tokenizer_sha256(Path(spec.target)) != dataset.info.tokenizer_sha256:
+        raise BadInput(
+            f"{spec.dataset} was made with the tokenizer of {dataset.info.target}, not of {spec.target}",
+            hint="run `dflashctl data tokenize` for this target",
+        )
+    return dataset
+
+
+def _notice_left_out(plan: BatchPlan, num_documents: int, events: EventLog) -> None:
+    if plan.num_cut:
+        events.emit(Notice(message=f"{plan.num_cut} of {num_documents} documents are cut to {plan.max_length_tokens}"))
+    if plan.num_unusable:
+        events.emit(
+            Notice(message=f"{plan.num_unusable} of {num_documents} documents have no place for a block, left out")
+        )
+
+
+def _target_identity(folder: Path) -> str:
+    """Of its config and the names and sizes of its weights: hashing 50 GB at every start would cost minutes."""
+    sizes = sorted((path.name, path.stat().st_size) for path in folder.glob("*.safetensors"))
+    return hashlib.sha256(json.dumps([sha256_of(folder / "config.json"), sizes]).encode()).hexdigest()
+
+
+def _dataset_identity(folder: Path) -> str:
+    """Of all its files, by the manifest."""
+    files = [(entry.path, entry.sha256) for entry in read_manifest(folder, "dataset").files]
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()

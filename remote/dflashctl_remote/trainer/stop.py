@@ -1,0 +1,61 @@
+"""Being asked to stop: by Ctrl-C, by SIGTERM, or by a file `stop.requested` in the run's folder.
+
+The first signal only leaves a note that the loop reads between batches. A second Ctrl-C raises KeyboardInterrupt
+at once; SIGTERM never does, however often it comes, since whoever sends it grants a grace and kills after it.
+"""
+
+import json
+import signal
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+STOP_FILE = "stop.requested"
+
+
+class StopRequest:
+    """While open, signals are noted here. `exit_code`: 130 for a signal, 0 for the file."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / STOP_FILE
+        self._signal: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def is_asked(self) -> bool:
+        return self._signal is not None or self._path.exists()
+
+    @property
+    def exit_code(self) -> int:
+        return 130 if self._signal is not None else 0
+
+    def reason(self) -> str:
+        """Who asked, in words."""
+        if self._signal == signal.SIGINT:
+            return "interrupted (Ctrl-C)"
+        if self._signal == signal.SIGTERM:
+            return "terminated (SIGTERM)"
+        try:
+            who = json.loads(self._path.read_text(encoding="utf-8"))["who"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return f"{STOP_FILE} was found"
+        return f"asked to stop by {who}"
+
+    def take(self) -> None:
+        """Remove the file, so that the same command resumes the run."""
+        self._path.unlink(missing_ok=True)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self._signal == signal.SIGINT and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._signal = signal.Signals(number)
