@@ -232,11 +232,8 @@ def resolve_drafter(spec: DrafterSpec, target: TargetShape) -> DrafterConfig:
         raise BadInput(f"{spec.num_sliding_layers} sliding layers of {spec.num_layers} layers")
     if (spec.num_sliding_layers > 0) != (spec.sliding_window_tokens is not None):
         raise BadInput("num_sliding_layers and sliding_window_tokens go together: set both or neither")
-    num_full = spec.num_layers - spec.num_sliding_layers
-    layer_types: tuple[LayerType, ...] = (
-        *(("sliding_attention",) * spec.num_sliding_layers),
-        *(("full_attention",) * num_full),
-    )
+    sliding: list[LayerType] = ["sliding_attention"] * spec.num_sliding_layers
+    full: list[LayerType] = ["full_attention"] * (spec.num_layers - spec.num_sliding_layers)
     return DrafterConfig(
         hidden_size=target.hidden_size,
         num_layers=spec.num_layers,
@@ -248,7 +245,7 @@ def resolve_drafter(spec: DrafterSpec, target: TargetShape) -> DrafterConfig:
         rms_norm_eps=target.rms_norm_eps,
         rope_theta=target.rope_theta,
         max_position_embeddings=target.max_position_embeddings,
-        layer_types=layer_types,
+        layer_types=(*sliding, *full),
         sliding_window=spec.sliding_window_tokens,
         is_causal=spec.is_causal,
         block_size=spec.block_size,
