@@ -119,6 +119,9 @@ def inspect(
         int | None, typer.Option("--tokens-per-batch", help="Also report how rows of this size pack.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of the packing.")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Keep the report there, as JSON.")
+    ] = None,
     workdir: WorkdirOption = DEFAULT_WORKDIR,
     host: Host = "local",
     dry_run: DryRun = False,
@@ -139,7 +142,7 @@ def inspect(
         documents=tuple(document or (0,)),
         tokens_per_batch=tokens_per_batch,
         seed=seed,
-        output=str(folder / "report.json"),
+        output=str(output or folder / "report.json"),
     )
     transport = transport_of(host)
     plan = plan_inspect(spec, folder, site_of(transport))

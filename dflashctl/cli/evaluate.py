@@ -18,6 +18,7 @@ from dflashctl.cli.options import (
     transport_of,
 )
 from dflashctl.cli.output import Output
+from dflashctl.config.load import Override
 
 app = typer.Typer(no_args_is_help=True, help="Measure acceptance (tau).")
 
@@ -53,30 +54,29 @@ def run(
     from dflashctl.views.evaluation import acceptance, acceptance_by_slot
     from dflashctl_remote.spec.evaluate import EvalSpec
 
-    root = Workdir(workdir.expanduser().absolute())
     folder = job_folder(workdir, "evaluate")
-    ref = root.checkpoint(checkpoint) if checkpoint is not None else None
-    if ref is not None:
-        ref.manifest()
-        label = ref.label.replace("@", "-step-")
-        output = output or root.evaluations / folder.name.replace("evaluate", label, 1)
+    root = Workdir(workdir.expanduser().absolute())
     overrides = overrides_of(
         set_,
         target=("evaluate.target", target),
-        checkpoint=("evaluate.checkpoint", ref.folder if ref is not None else None),
+        checkpoint=("evaluate.checkpoint", checkpoint),
         prompts=("evaluate.prompts", prompts),
         output=("evaluate.output", output),
         num_prompts=("evaluate.num_prompts", num_prompts),
         max_new_tokens=("evaluate.max_new_tokens", max_new_tokens),
     )
-    spec = load_section("evaluate", EvalSpec, config, overrides)
+    default_output = Override("evaluate.output", str(root.evaluations / folder.name), "default")
+    spec = load_section("evaluate", EvalSpec, config, overrides, fallbacks=(default_output,))
+    ref = root.checkpoint(spec.checkpoint)
+    ref.manifest()
+    spec = spec.model_copy(update={"checkpoint": str(ref.folder)})
     transport = transport_of(host)
     plan = plan_evaluate(spec, folder, site_of(transport))
     out = Output(is_json=json)
     if run_job(plan, transport, out, title="eval run", is_dry_run=dry_run) is not None:
         report = read_report(plan.writes[0])
-        name = f"drafter, {ref.label}" if ref is not None else "drafter"
-        out.result(report, acceptance(((name, report),)), acceptance_by_slot(report), str(plan.writes[0]))
+        named = ((f"drafter {ref.label}", report),)
+        out.result(report, acceptance(named), acceptance_by_slot(report), str(plan.writes[0]))
 
 
 @app.command()

@@ -56,7 +56,7 @@ def load_tree(file: Path | None, overrides: tuple[Override, ...]) -> Tree:
     """The file's values with the overrides on top, in order. Raises ConfigError."""
     tree = Tree({}) if file is None else _read_yaml(file)
     for override in overrides:
-        tree = _with(tree, override)
+        tree = with_override(tree, override)
     return tree
 
 
@@ -101,7 +101,7 @@ def _construct(node: yaml.Node, key: Key, file: Path, origins: dict[Key, str]) -
         loader.dispose()
 
 
-def _with(tree: Tree, override: Override) -> Tree:
+def with_override(tree: Tree, override: Override) -> Tree:
     """A copy of the tree with one value replaced; what stood below its key is gone with it."""
     key: Key = tuple(override.path.split("."))
     values = _replaced(tree.values, key, override)

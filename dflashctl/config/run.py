@@ -9,7 +9,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from dflashctl.config.load import Key, Override, Tree, load_tree
+from dflashctl.config.load import Key, Override, Tree, load_tree, with_override
 from dflashctl.errors import ConfigError
 from dflashctl_remote.spec.base import Spec
 from dflashctl_remote.spec.data import GenerateSpec, TokenizeSpec
@@ -50,13 +50,25 @@ class Resolved:
     origin: str
 
 
-def load_section(section: str, spec_class: type[S], file: Path | None, overrides: tuple[Override, ...] = ()) -> S:
+def load_section(
+    section: str,
+    spec_class: type[S],
+    file: Path | None,
+    overrides: tuple[Override, ...] = (),
+    *,
+    fallbacks: tuple[Override, ...] = (),
+) -> S:
     """One section of run.yaml, resolved: defaults < file < overrides. The other sections need not be complete.
+
+    `fallbacks` stand for keys that neither file nor overrides name: defaults that depend on the invocation.
 
     Raises ConfigError with file, line, key and the nearest valid key.
     """
     tree = load_tree(file, overrides)
     _refuse_unknown_keys(tree)
+    for fallback in fallbacks:
+        if _values_at(tree, tuple(fallback.path.split("."))) is None:
+            tree = with_override(tree, fallback)
     key: Key = tuple(section.split("."))
     values = _values_at(tree, key)
     return _validate(spec_class, {} if values is None else values, key, tree, file)

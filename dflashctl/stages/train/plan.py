@@ -90,7 +90,7 @@ def plan_run_job(run: RunRef, record: RunRecord, site: Site, *, is_detached: boo
 def figures_of(spec: TrainSpec, target: TargetSize, dataset: DatasetInfo) -> Figures:
     drafter = spec.drafter
     taps = drafter.tap_layers or even_taps(target.num_layers, drafter.num_taps)
-    anchors = int(spec.batch.block_ratio * spec.batch.tokens_per_batch / drafter.block_size)
+    anchors = spec.batch.num_anchors(drafter.block_size)
     if anchors < 1:
         raise ConfigError(
             f"a batch of {spec.batch.tokens_per_batch} tokens at r = {spec.batch.block_ratio:g} "
