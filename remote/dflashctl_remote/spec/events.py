@@ -1,5 +1,6 @@
 """What a job on a host says of itself: one JSON object a line in events.jsonl. Nobody parses log text."""
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -108,10 +109,16 @@ def parse_event(line: str | bytes) -> Any:
 
 
 class EventLog:
-    """Appends events to a file, one write and flush an event, so that a reader never sees half a line for long."""
+    """Appends events to a file, one write and flush an event, so that a reader never sees half a line for long.
+
+    Half a line that a killed process left is turned to blanks. Readers skip blank lines, and offsets into the
+    file stay true.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file():
+            _blank_half_line(path)
         self._file = path.open("a", encoding="utf-8")
 
     def emit(self, event: Event) -> None:
@@ -120,3 +127,12 @@ class EventLog:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _blank_half_line(path: Path) -> None:
+    content = path.read_bytes()
+    half = len(content) - (content.rfind(b"\n") + 1)
+    if half:
+        with path.open("r+b") as file:
+            file.seek(-half, os.SEEK_END)
+            file.write(b" " * half + b"\n")
