@@ -16,7 +16,7 @@ class EvalSpec(Spec):
     """JSONL of rows {"id", "messages"}: held-out prompts."""
     output: str
     """Folder that is written: report.json, answers.jsonl, manifest.json."""
-    num_prompts: int | None = None
+    num_prompts: int | None = Field(default=None, gt=0)
     """Only the first so many; None: all."""
     max_new_tokens: int = Field(default=128, gt=0)
     lookup_dataset: str | None = None
