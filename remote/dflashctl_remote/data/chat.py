@@ -1,12 +1,13 @@
 """From a conversation to token ids, as the serving engine makes them, with the tokens that the assistant wrote marked.
 
 For every turn of the assistant the prompt is what the template renders before it, with the generation prompt, and the
-answer is what the template adds once the turn is there, up to and including its end-of-turn token. The prompt is
-tokenised by itself, as a server does. Turns share a sequence only while each prompt begins with all tokens so far:
-where the template rewrites earlier turns (Qwen3 drops their <think> blocks), the next turn starts a sequence of its
-own with the rewritten history, because that is what the drafter sees when that turn is served. A template that does
-not render an answer as its generation prompt begins it, or that drops part of an answer, makes the row bad: no ids
-made from it could be those of serving.
+answer is what the template adds once the turn is there, up to and including its end-of-turn token. What the template
+puts in front of the answer by itself (an empty <think> block) is prompt. The prompt is tokenised by itself, as a
+server does. Turns share a sequence only while each prompt begins with all tokens so far: where the template rewrites
+earlier turns (Qwen3 drops their <think> blocks), the next turn starts a sequence of its own with the rewritten
+history, because that is what the drafter sees when that turn is served. A template that does not render an answer as
+its generation prompt begins it, or that drops part of an answer, makes the row bad: no ids made from it could be
+those of serving.
 """
 
 import hashlib
@@ -119,8 +120,14 @@ class ChatTokenizer:
         answer = whole[len(prompt) :].rstrip()
         mark = next((m for m in self._end_marks if answer.endswith(m)), "")
         text = answer.removesuffix(mark)
-        _check_verbatim(messages[-1], prompt[-64:] + text, number)
-        return Turn(number, prompt, text if is_cut else answer)
+        if (messages[-1].reasoning_content or "").strip():
+            end = _end_of_written(messages[-1], text, number)
+            return Turn(number, prompt, text[:end] if is_cut else answer)
+        start = _start_of_written(messages[-1].content, prompt, text, number)
+        if is_cut:
+            # A template takes every answer for whole: it closes the <think> block that this one is still in.
+            return Turn(number, prompt, messages[-1].content if start else text)
+        return Turn(number, prompt + text[:start], answer[start:])
 
     def _render(self, messages: Sequence[Message], *, is_prompt: bool) -> str:
         plain = [m.model_dump(exclude_none=True) for m in messages]
@@ -199,15 +206,44 @@ def _sequence(ids: list[int], supervised: list[bool], first_turn: int) -> TokenS
     return TokenSequence(np.array(ids, np.int64), np.array(supervised, np.bool_), first_turn)
 
 
-def _check_verbatim(message: Message, rendered: str, number: int) -> None:
-    # Templates move white space around; anything else that is missing was never seen by a reader of the answer.
-    squeezed = "".join(rendered.split())
-    for text in (message.content, message.reasoning_content or ""):
-        if "".join(text.split()) not in squeezed:
-            raise BadRow(
-                f"expected the template to render all that the assistant wrote, found part of answer {number} "
-                f"({len(text)} characters) changed or dropped"
-            )
+def _start_of_written(written: str, prompt: str, text: str, number: int) -> int:
+    """Where in the rendered answer `text` that begins which the assistant wrote; white space may have moved.
+
+    What it wrote may begin in the prompt: servers that put <think> there are read by tools that put it back.
+    """
+    if text.endswith(written):
+        added = text[: len(text) - len(written)]
+        return len(added) if added.strip() else 0
+    rendered, wanted = _squeezed(text), _squeezed(written)
+    if rendered.endswith(wanted):
+        num_added = len(rendered) - len(wanted)
+        visible = [i for i, c in enumerate(text) if not c.isspace()]
+        return visible[num_added] if num_added else 0
+    in_prompt = wanted.removesuffix(rendered)
+    if in_prompt == wanted or not _squeezed(prompt[-200:]).endswith(in_prompt):
+        raise _not_verbatim(number, written)
+    return 0
+
+
+def _end_of_written(message: Message, text: str, number: int) -> int:
+    """Where in the rendered answer `text` the last of what the assistant wrote ends; its reasoning came apart."""
+    spoken = [t for t in (message.reasoning_content or "", message.content) if t.strip()]
+    for part in spoken:
+        if _squeezed(part) not in _squeezed(text):
+            raise _not_verbatim(number, part)
+    at = text.rfind(spoken[-1].strip())
+    return at + len(spoken[-1].strip()) if at >= 0 else len(text)
+
+
+def _not_verbatim(number: int, written: str) -> BadRow:
+    return BadRow(
+        f"expected the template to render all that the assistant wrote, found part of answer {number} "
+        f"({len(written)} characters) changed or dropped"
+    )
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
 
 
 def _result_or_bad(function: Callable[[A], R], argument: A) -> R | BadRow:

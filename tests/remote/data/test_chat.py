@@ -99,22 +99,52 @@ def test_prompt_tokens_are_those_of_the_prompt_alone(chatml):
     assert sequence.is_supervised[len(prompt) :].all()
 
 
-def test_token_that_would_cross_the_boundary_is_split_as_in_serving(with_template):
-    # As Qwen3.5's: the generation prompt opens the block, and "\n" + "\n</think>" holds a token of two newlines.
-    chat = with_template(
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-        "{% if m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
-    )
-    one = row("Hi", "Hello")
-    prompt = chat.prompt_ids(one.messages[:1])
-    whole = chat.tokenizer(
-        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nHello<|im_end|>"
-    )["input_ids"]
-    assert whole[: len(prompt)] != prompt
-    (sequence,) = sequences(chat, one)
+# As Qwen3.5's: the generation prompt opens the block, and an answer without one gets an empty one.
+OPENS_THINKING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and '</think>' in m.content %}<think>\n{{ m.content.split('<think>\n')[-1] }}"
+    "{% elif m.role == 'assistant' %}<think>\n\n</think>\n\n{{ m.content }}"
+    "{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+)
+
+
+def test_token_that_would_cross_the_boundary_is_split_as_in_serving(chatml):
+    one = row("Hi", "\nHello")
+    prompt = chatml.prompt_ids(one.messages[:1])
+    whole = chatml.tokenizer("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n\nHello<|im_end|>")
+    assert whole["input_ids"][: len(prompt)] != prompt
+    (sequence,) = sequences(chatml, one)
     assert sequence.input_ids[: len(prompt)].tolist() == prompt
-    assert shown(chat, sequence).endswith("<think>\n[\n</think>\n\nHello<|im_end|>]")
+    assert shown(chatml, sequence).endswith("assistant\n[\nHello<|im_end|>]")
+
+
+def test_empty_block_that_the_template_puts_before_an_answer_is_prompt(with_template):
+    chat = with_template(OPENS_THINKING)
+    (sequence,) = sequences(chat, row("Hi", "Hello"))
+    assert shown(chat, sequence).endswith("assistant\n<think>\n\n</think>\n\n[Hello<|im_end|>]")
+
+
+@pytest.mark.parametrize("opening", ["", "<think>\n"])
+def test_block_that_the_prompt_opens_may_be_opened_again_in_the_row(with_template, opening):
+    chat = with_template(OPENS_THINKING)
+    (sequence,) = sequences(chat, row("Hi", opening + "a\n</think>\n\nHello"))
+    assert shown(chat, sequence).endswith("assistant\n<think>\n[a\n</think>\n\nHello<|im_end|>]")
+
+
+def test_answer_cut_while_thinking_is_not_closed_by_the_template(with_template):
+    chat = with_template(OPENS_THINKING)
+    (sequence,) = sequences(chat, row("Hi", "Hello the", is_cut=True))
+    assert shown(chat, sequence).endswith("assistant\n<think>\n[Hello the]")
+
+
+def test_reasoning_that_was_cut_is_not_closed_by_the_template(thinking):
+    messages = (
+        Message(role="user", content="Hi"),
+        Message(role="assistant", content="", reasoning_content="Hello the"),
+    )
+    (sequence,) = sequences(thinking, Row("r", messages, None, True, 1))
+    assert shown(thinking, sequence).endswith("assistant\n[<think>\nHello the]")
 
 
 def test_answer_that_was_cut_has_no_end_of_turn_token(chatml):
