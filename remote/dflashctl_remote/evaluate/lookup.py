@@ -6,6 +6,7 @@ the first token given by the prefill, each step emitting the matching drafts and
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,10 +47,10 @@ def own_text_draft(known: list[int], num_drafts: int) -> list[int]:
 class BigramTable:
     """Most frequent supervised successor of two tokens, of one token where the pair is unknown; ties: smallest id."""
 
-    def __init__(self, documents: Iterable[tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]]) -> None:
+    def __init__(self, documents: Iterable[tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.bool_]]]) -> None:
         """Documents are (input ids, is supervised); only supervised tokens count as successors."""
-        pairs: list[npt.NDArray[np.int64]] = []
-        singles: list[npt.NDArray[np.int64]] = []
+        pairs: list[npt.NDArray[np.integer[Any]]] = []
+        singles: list[npt.NDArray[np.integer[Any]]] = []
         for ids, is_supervised in documents:
             after_one = is_supervised[1:]
             singles.append(np.stack([ids[:-1], ids[1:]], axis=1)[after_one])
@@ -73,7 +74,7 @@ class BigramTable:
         return drafts
 
 
-def _most_frequent(parts: Sequence[npt.NDArray[np.int64]]) -> dict[tuple[int, ...], int]:
+def _most_frequent(parts: Sequence[npt.NDArray[np.integer[Any]]]) -> dict[tuple[int, ...], int]:
     """Rows (context.., successor) -> {context: its most frequent successor}."""
     if not parts:
         return {}

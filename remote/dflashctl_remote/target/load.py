@@ -4,6 +4,8 @@ Nothing is fetched, and a model whose embedding or head does more than look up a
 drafter shares exactly these two weights.
 """
 
+import hashlib
+import json
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,10 +20,9 @@ from transformers.utils import logging as transformers_logging
 from dflashctl_remote.data.chat import load_tokenizer
 from dflashctl_remote.spec.drafter import TargetShape
 from dflashctl_remote.spec.errors import BadInput
+from dflashctl_remote.spec.manifest import sha256_of
 from dflashctl_remote.spec.train import Device, Dtype
 from dflashctl_remote.target.taps import Row, TargetStates, batch_states, packed_states
-
-_TWO_TOKENS = torch.tensor([[0, 1]])
 
 
 class Target:
@@ -60,15 +61,27 @@ def load_target(path: str | Path, *, device: Device | torch.device, dtype: Dtype
     logits that are scaled or capped, fla on a CPU.
     """
     folder = Path(path)
-    config = _read_config(folder)
-    text_config = config.get_text_config(decoder=True)
+    text_config = _read_config(folder)
     on_device = resolve_device(device)
     _refuse_fla_on_cpu(text_config, on_device)
     tokenizer = load_tokenizer(folder)
-    model = _load_model(folder, on_device, resolve_dtype(dtype, on_device))
-    target = Target(model, _shape_of(folder, text_config, tokenizer), tokenizer)
+    shape = _shape_of(folder, text_config, tokenizer)
+    target = Target(_load_model(folder, on_device, resolve_dtype(dtype, on_device)), shape, tokenizer)
     _refuse_extras(folder, target)
     return target
+
+
+def read_shape(path: str | Path) -> TargetShape:
+    """The shape alone, without loading weights. Raises BadInput as load_target does."""
+    folder = Path(path)
+    return _shape_of(folder, _read_config(folder), load_tokenizer(folder))
+
+
+def target_sha256(path: str | Path) -> str:
+    """Names a target by its config and its weights' names and sizes; hashing 50 GB at every start takes minutes."""
+    folder = Path(path)
+    sizes = sorted((file.name, file.stat().st_size) for file in folder.glob("*.safetensors"))
+    return hashlib.sha256(json.dumps([sha256_of(folder / "config.json"), sizes]).encode()).hexdigest()
 
 
 def resolve_device(device: Device | torch.device) -> torch.device:
@@ -90,6 +103,7 @@ def resolve_dtype(dtype: Dtype | torch.dtype, device: torch.device) -> torch.dty
 
 
 def _read_config(folder: Path) -> Any:
+    """The text model's part of config.json."""
     if not folder.is_dir():
         raise BadInput(f"no target at {folder}: there is no such folder", hint="give a local folder, not a hub name")
     if not (folder / "config.json").is_file():
@@ -100,7 +114,7 @@ def _read_config(folder: Path) -> Any:
         raise BadInput(f"transformers cannot read {folder}/config.json: {_first_line(error)}") from error
     if type(config) not in AutoModelForCausalLM._model_mapping:
         raise BadInput(f"{folder} holds a {config.model_type} model, which is not a causal language model")
-    return config
+    return config.get_text_config(decoder=True)
 
 
 def _refuse_fla_on_cpu(text_config: Any, device: torch.device) -> None:
@@ -139,22 +153,22 @@ def _refuse_extras(folder: Path, target: Target) -> None:
     cap = getattr(target.model.config.get_text_config(decoder=True), "final_logit_softcapping", None)
     if cap is not None:
         raise BadInput(f"{folder} caps its logits (final_logit_softcapping {cap}), which is not supported yet")
-    first_input_BTE, final_BTE, logits_BTV = _run_two_tokens(target)
-    if not _is_close(first_input_BTE, target.embed(_TWO_TOKENS.to(target.device))):
+    ids_BT = torch.tensor([[0, 1]], device=target.device)
+    first_input_BTE, final_BTE, logits_BTV = _run(target, ids_BT)
+    if not _is_close(first_input_BTE, target.embed(ids_BT)):
         raise BadInput(f"{folder} scales its embeddings outside the embedding layer, which is not supported yet")
     if not _is_close(logits_BTV, target.logits(final_BTE)):
         raise BadInput(f"{folder} scales or changes its logits after the head, which is not supported yet")
 
 
 @torch.no_grad()
-def _run_two_tokens(target: Target) -> tuple[Tensor, Tensor, Tensor]:
+def _run(target: Target, ids_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Input of the first decoder layer, state after the final norm, logits: shows scaling by whatever name."""
     seen: list[Tensor] = []
 
     def keep(module: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> None:
         seen.append(arguments[0] if arguments else keywords["hidden_states"])
 
-    ids_BT = _TWO_TOKENS.to(target.device)
     handle = target.decoder.layers[0].register_forward_pre_hook(keep, with_kwargs=True)
     _, final_BTE = batch_states(target.decoder, ids_BT, (), use_cache=False)
     handle.remove()
@@ -215,4 +229,5 @@ def _first(*values: int | None) -> int | None:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", maxsplit=1)[0]
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,233 @@
+"""The evaluation job: load, decode every prompt with the drafter's blocks, keep each answer, report.
+
+Float32 unless asked otherwise: there speculative output is plain greedy token for token, and `check_greedy` says so
+from the run itself. In bfloat16 rounding may part the two, which the report then shows.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from dflashctl_remote.data.chat import ChatTokenizer, tokenizer_sha256
+from dflashctl_remote.data.rows import BadRow, Row, read_prompts
+from dflashctl_remote.data.shards import Dataset
+from dflashctl_remote.drafter.checkpoint import load_drafter, read_config
+from dflashctl_remote.drafter.session import DraftSession
+from dflashctl_remote.evaluate.answers import Answer, AnswerLog, finished_report
+from dflashctl_remote.evaluate.decode import plain_greedy, speculative_greedy
+from dflashctl_remote.evaluate.lookup import BigramTable, accepted_per_step, own_text_draft
+from dflashctl_remote.evaluate.repetition import repeated_share
+from dflashctl_remote.evaluate.report import make_report
+from dflashctl_remote.spec.bundle import bundle_sha
+from dflashctl_remote.spec.drafter import DrafterConfig, TargetShape
+from dflashctl_remote.spec.errors import BadInput
+from dflashctl_remote.spec.evaluate import EvalReport, EvalSpec
+from dflashctl_remote.spec.events import Event, Notice, Progress
+from dflashctl_remote.spec.manifest import MANIFEST_NAME, Kind, Manifest, read_manifest, sha256_of, verify
+from dflashctl_remote.target.load import Target, load_target, read_shape, resolve_device, target_sha256
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    row: Row
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What every prompt is decoded with."""
+
+    target: Target
+    session: DraftSession
+    config: DrafterConfig
+    table: BigramTable | None
+    max_new_tokens: int
+
+
+def evaluate(spec: EvalSpec, emit: Callable[[Event], None]) -> EvalReport:
+    """Write the evaluation folder that `spec` asks for; what an interrupted run of the same spec did is kept.
+
+    Raises ArtifactIncomplete and ArtifactCorrupt for the checkpoint, BadInput if prompts, target, drafter or dataset
+    do not fit one another.
+    """
+    manifest = verify(Path(spec.checkpoint), "checkpoint")
+    config = read_config(Path(spec.checkpoint))
+    shape = read_shape(spec.target)
+    check_fit(config, shape)
+    prompts = _read_prompts(spec, shape)
+    origin = _origin(spec)
+    finished = finished_report(Path(spec.output), origin)
+    if finished is not None:
+        emit(Notice(message=f"{spec.output} already holds this evaluation, complete; nothing was decoded"))
+        return finished
+    log = AnswerLog(Path(spec.output), origin)
+    if log.was_dropped:
+        emit(Notice(message=f"an unfinished evaluation with other settings at {spec.output}.partial was dropped"))
+    if log.answers:
+        emit(Notice(message=f"resuming: {len(log.answers)} of {len(prompts)} answers were already there"))
+    bench = _set_up(spec, config, prompts, emit)
+    for index, prompt in enumerate(prompts):
+        if prompt.row.id not in log.answers:
+            log.append(_answer(bench, prompt, is_checked=index < spec.check_greedy))
+        emit(Progress(what="evaluate", done=index + 1, total=len(prompts), unit="prompts"))
+    report = _report(spec, manifest, bench, [log.answers[prompt.row.id] for prompt in prompts])
+    if report.num_greedy_equal < report.num_greedy_checked:
+        emit(
+            Notice(
+                message=f"{report.num_greedy_checked - report.num_greedy_equal} of {report.num_greedy_checked} answers "
+                f"differ from plain greedy decoding in {report.dtype}"
+            )
+        )
+    log.publish(report)
+    return report
+
+
+def check_fit(config: DrafterConfig, shape: TargetShape) -> None:
+    """Raises BadInput if the drafter was not made for a target of this shape."""
+    for what, drafter_has, target_has in (
+        ("hidden size", config.hidden_size, shape.hidden_size),
+        ("vocabulary", config.vocab_size, shape.vocab_size),
+        ("number of target layers", config.num_target_layers, shape.num_layers),
+    ):
+        if drafter_has != target_has:
+            raise BadInput(
+                f"the drafter was made for another target: its {what} is {drafter_has}, the target's {target_has}",
+                hint="evaluate it on the target that it was trained for",
+            )
+    if max(config.tap_layers) >= shape.num_layers or min(config.tap_layers) < 0:
+        raise BadInput(
+            f"the drafter taps layers {list(config.tap_layers)}, and the target has 0 to {shape.num_layers - 1}"
+        )
+
+
+def _read_prompts(spec: EvalSpec, shape: TargetShape) -> list[_Prompt]:
+    path = Path(spec.prompts)
+    chat = ChatTokenizer.open(Path(spec.target))
+    prompts: list[_Prompt] = []
+    for row in read_prompts(path)[: spec.num_prompts]:
+        try:
+            ids = chat.prompt_ids(row.messages)
+        except BadRow as problem:
+            raise BadInput(f"{path}:{row.line}: {problem}") from problem
+        if len(ids) + spec.max_new_tokens > shape.max_position_embeddings:
+            raise BadInput(
+                f"{path}:{row.line}: the prompt has {len(ids)} tokens and up to {spec.max_new_tokens} are to follow; "
+                f"the target takes {shape.max_position_embeddings}",
+                hint="lower max_new_tokens, or leave the prompt out",
+            )
+        prompts.append(_Prompt(row, tuple(ids)))
+    return prompts
+
+
+def _origin(spec: EvalSpec) -> dict[str, Any]:
+    """All that the answers depend on, by content; a run resumes only where this is the same."""
+    return {
+        "checkpoint": _manifest_sha256(spec.checkpoint, "checkpoint"),
+        "target": target_sha256(spec.target),
+        "prompts": sha256_of(Path(spec.prompts)),
+        "lookup_dataset": _manifest_sha256(spec.lookup_dataset, "dataset") if spec.lookup_dataset else None,
+        "num_prompts": spec.num_prompts,
+        "max_new_tokens": spec.max_new_tokens,
+        "check_greedy": spec.check_greedy,
+        "device": spec.device,
+        "dtype": spec.dtype,
+        "bundle": bundle_sha(),
+    }
+
+
+def _manifest_sha256(folder: str, kind: Kind) -> str:
+    read_manifest(Path(folder), kind)
+    return sha256_of(Path(folder) / MANIFEST_NAME)
+
+
+def _set_up(spec: EvalSpec, config: DrafterConfig, prompts: Sequence[_Prompt], emit: Callable[[Event], None]) -> _Bench:
+    table: BigramTable | None = None
+    if spec.lookup_dataset is not None:
+        dataset = _open_dataset(spec, spec.lookup_dataset)
+        table = BigramTable(_documents(dataset))
+        num_seen = _num_in_dataset(dataset, prompts)
+        if num_seen:
+            emit(Notice(message=f"{num_seen} of {len(prompts)} prompts are in {spec.lookup_dataset}: not held out"))
+    dtype = torch.bfloat16 if spec.dtype == "bfloat16" else torch.float32
+    target = load_target(spec.target, device=resolve_device(spec.device), dtype=dtype)
+    drafter = load_drafter(Path(spec.checkpoint), device=target.device, dtype=dtype).eval()
+    return _Bench(target, DraftSession(drafter, target), config, table, spec.max_new_tokens)
+
+
+def _open_dataset(spec: EvalSpec, folder: str) -> Dataset:
+    dataset = Dataset.open(Path(folder))
+    if dataset.info.tokenizer_sha256 != tokenizer_sha256(Path(spec.target)):
+        raise BadInput(
+            f"{folder} was made with the tokenizer of {dataset.info.target}, not of {spec.target}",
+            hint="name a dataset of this target as lookup_dataset, or none",
+        )
+    return dataset
+
+
+def _documents(dataset: Dataset) -> Iterator[tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.bool_]]]:
+    for index in range(len(dataset)):
+        document = dataset.tokens(index)
+        yield document.input_ids, document.is_supervised
+
+
+def _num_in_dataset(dataset: Dataset, prompts: Sequence[_Prompt]) -> int:
+    """Prompts that are also, token for token, what precedes a document's first supervised token."""
+    wanted = {prompt.ids for prompt in prompts}
+    seen = {tuple(ids[: int(supervised.argmax())].tolist()) for ids, supervised in _documents(dataset)}
+    return len(wanted & seen)
+
+
+def _answer(bench: _Bench, prompt: _Prompt, *, is_checked: bool) -> Answer:
+    start = time.monotonic()
+    eos = frozenset(bench.target.shape.eos_token_ids)
+    block_size = bench.config.block_size
+    decoded = speculative_greedy(
+        bench.target,
+        bench.session,
+        prompt.ids,
+        tap_layers=bench.config.tap_layers,
+        block_size=block_size,
+        max_new_tokens=bench.max_new_tokens,
+        eos_token_ids=eos,
+    )
+    is_equal: bool | None = None
+    if is_checked:
+        plain = plain_greedy(bench.target, prompt.ids, max_new_tokens=bench.max_new_tokens, eos_token_ids=eos)
+        is_equal = plain == decoded.tokens
+    lookup = accepted_per_step(own_text_draft, prompt.ids, decoded.tokens, block_size=block_size)
+    table: list[int] | None = None
+    if bench.table is not None:
+        table = accepted_per_step(bench.table, prompt.ids, decoded.tokens, block_size=block_size)
+    return Answer(
+        id=prompt.row.id,
+        category=prompt.row.category,
+        num_prompt_tokens=len(prompt.ids),
+        tokens=decoded.tokens,
+        text=bench.target.tokenizer.decode(decoded.tokens, skip_special_tokens=True),
+        accepted_per_step=decoded.accepted_per_step,
+        drafts_per_step=decoded.drafts_per_step,
+        lookup_per_step=tuple(lookup),
+        table_per_step=None if table is None else tuple(table),
+        repeated_share=repeated_share([decoded.tokens]),
+        is_greedy_equal=is_equal,
+        wall_s=time.monotonic() - start,
+    )
+
+
+def _report(spec: EvalSpec, manifest: Manifest, bench: _Bench, answers: Sequence[Answer]) -> EvalReport:
+    device = bench.target.device
+    return make_report(
+        answers,
+        checkpoint=spec.checkpoint,
+        step=manifest.about.get("step"),
+        target=spec.target,
+        block_size=bench.config.block_size,
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        dtype=str(bench.target.dtype).removeprefix("torch."),
+    )
