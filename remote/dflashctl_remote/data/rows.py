@@ -6,6 +6,7 @@ A row is {"messages": [{"role", "content"}, ..]} or the ShareGPT spelling {"conv
 
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -78,6 +79,8 @@ class RowReader:
     def __init__(self, path: Path, bad: BadRows) -> None:
         if not path.is_file():
             raise BadInput(f"wanted a JSONL file at {path}, found {'a folder' if path.is_dir() else 'nothing'} there")
+        if not os.access(path, os.R_OK):
+            raise BadInput(f"wanted to read {path}, found that this user may not")
         self.path = path
         self.bad = bad
         self.total_bytes = path.stat().st_size

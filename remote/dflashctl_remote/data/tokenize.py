@@ -49,7 +49,7 @@ def tokenize(spec: TokenizeSpec, report: Callable[[int, int], None]) -> Tokenize
     aside = output.with_name(f"{output.name}.partial-{getpid()}")
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        aside.mkdir(parents=True)
+        _make(aside)
         writer, num_truncated = _write(
             aside,
             _batches(reader),
@@ -96,6 +96,13 @@ def _existing(output: Path, wanted: dict[str, Any], spec: TokenizeSpec) -> Datas
             hint="give another --output, or remove it",
         )
     return info
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True)
+    except (PermissionError, NotADirectoryError, FileExistsError) as error:
+        raise BadInput(f"wanted to write a dataset into {folder.parent}, found: {error.strerror}") from error
 
 
 def _batches(reader: RowReader) -> Iterator[list[Row]]:

@@ -35,7 +35,10 @@ class TokenizeSpec(Spec):
     target: str
     """Folder whose tokenizer and chat template are used."""
     input: str
-    """JSONL of rows {"id", "messages", "category"?}; assistant messages are what is trained on."""
+    """JSONL of rows {"id", "messages", "category"?, "finish_reason"?}; assistant messages are what is trained on.
+
+    A finish_reason of "length" says that the last answer was cut: no end-of-turn token is put after it.
+    """
     output: str
     """Folder that is written; complete once it has a manifest."""
     max_length_tokens: int = Field(default=4096, gt=1)

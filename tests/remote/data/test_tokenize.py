@@ -20,8 +20,8 @@ def run(tmp_path, jsonl, chatml_target):
     """Tokenise these lines into tmp_path/dataset."""
 
     def _run(lines, *, target=chatml_target, report=lambda done, total: None, **options):
-        spec = TokenizeSpec(target=str(target), input=str(jsonl(lines)), output=str(tmp_path / "dataset"), **options)
-        return tokenize(spec, report)
+        where = {"target": str(target), "input": str(jsonl(lines)), "output": str(tmp_path / "dataset")}
+        return tokenize(TokenizeSpec(**{**where, **options}), report)
 
     return _run
 
@@ -165,6 +165,11 @@ def test_folder_with_other_files_is_left_alone(run, tmp_path):
     with pytest.raises(BadInput, match="found something there that is not a finished one"):
         run([row("Hello")])
     assert [p.name for p in (tmp_path / "dataset").iterdir()] == ["notes.txt"]
+
+
+def test_output_below_a_file_is_refused(run, tmp_path):
+    with pytest.raises(BadInput, match=r"wanted to write a dataset into .*, found: Not a directory"):
+        run([row("Hello")], output=str(tmp_path / "rows.jsonl" / "dataset"))
 
 
 def test_rows_become_the_same_documents_however_many_there_are_at_once(run, tmp_path):
