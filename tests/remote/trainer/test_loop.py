@@ -3,8 +3,9 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from dflashctl_remote.data.pack import PackedRow, pack
+from dflashctl_remote.data.shards import Dataset
 from dflashctl_remote.drafter.checkpoint import load_drafter
 from dflashctl_remote.spec.errors import BadInput, TrainingFailed
 from dflashctl_remote.spec.events import CheckpointSaved, Event, EventLog, Step
 from dflashctl_remote.spec.manifest import read_manifest, verify, write_manifest
-from dflashctl_remote.spec.train import BatchSpec, CheckpointSpec, ObjectiveSpec, OptimSpec, RunRecord
+from dflashctl_remote.spec.train import BatchSpec, ObjectiveSpec, OptimSpec, RunRecord
 from dflashctl_remote.trainer.checkpoint import Newest, TrainerState, complete_steps
 from dflashctl_remote.trainer.loop import Outcome, batch_loss, save, train, train_step
 from dflashctl_remote.trainer.setup import Parts, prepare, settle_torch, sole_trainer
@@ -61,10 +64,25 @@ def parts_of(record: RunRecord, folder: Path) -> tuple[Parts, TrainerState]:
 
 
 def gradients(parts: Parts, batches: range) -> dict[str, torch.Tensor]:
+    """Of the weighted mean over these batches."""
+    parts.drafter.zero_grad(set_to_none=True)
     tally = Tally(parts.drafter.config.block_size)
     for batch in batches:
         batch_loss(parts, batch, tally).loss_sum.backward()
     return {name: p.grad / tally.weight_sum for name, p in parts.drafter.named_parameters()}
+
+
+class FixedRows:
+    """A plan of given rows, over and over."""
+
+    def __init__(self, *rows: PackedRow) -> None:
+        self._rows = rows
+
+    def row(self, batch: int) -> PackedRow:
+        return self._rows[batch % len(self._rows)]
+
+    def epoch_of(self, batch: int) -> float:
+        return batch / len(self._rows)
 
 
 class Killed(BaseException):
@@ -116,16 +134,16 @@ def test_step_event_counts_real_tokens_and_anchors(make_record, tmp_path):
     assert len(event.accuracy_by_slot) == 3
 
 
-def test_loss_falls_when_few_documents_are_learnt_by_heart(make_record, tmp_path):
-    record = make_record(
-        num_steps=60,
-        optim=OptimSpec(learning_rate=1e-2, weight_decay=0.0),
-        batch=BatchSpec(tokens_per_batch=1024, max_length_tokens=64),
-        checkpoint=CheckpointSpec(every_steps=100),
-    )
-    run(record, tmp_path)
-    found = losses(tmp_path)
-    assert found[60] < 0.5 * found[1]
+def test_loss_of_a_row_falls_as_it_is_learnt_by_heart(make_record, tmp_path):
+    record = make_record(num_steps=40, optim=OptimSpec(learning_rate=1e-2, weight_decay=0.0))
+    parts, state = parts_of(record, tmp_path)
+    parts = replace(parts, plan=FixedRows(parts.plan.row(0)))
+    found = []
+    with StopRequest(tmp_path) as stop:
+        for _ in range(record.train.num_steps):
+            state, event = train_step(parts, state, stop)
+            found.append(event.loss)
+    assert found[-1] < 0.5 * found[0]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -181,19 +199,20 @@ def test_training_draws_nothing_from_the_global_generator(make_record, tmp_path)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_accumulated_batches_give_the_gradient_of_their_weighted_mean(make_record, tmp_path):
+def test_two_accumulated_rows_give_the_gradient_of_one_row_with_all_their_documents(make_record, tmp_path):
     parts, _ = parts_of(make_record(), tmp_path)
-    together = gradients(parts, range(2))
-    parts.drafter.zero_grad()
-    tallies = [Tally(4), Tally(4)]
-    alone = []
-    for batch, tally in enumerate(tallies):
-        parts.drafter.zero_grad()
-        batch_loss(parts, batch, tally).loss_sum.backward()
-        alone.append({name: p.grad.clone() for name, p in parts.drafter.named_parameters()})
-    total = sum(tally.weight_sum for tally in tallies)
+    documents = [parts.plan.documents_of(batch) for batch in range(2)]
+    dataset = Dataset.open(Path(parts.spec.dataset))
+
+    def row_of(indices: Sequence[int], size: int) -> PackedRow:
+        return pack([dataset.tokens(int(i)) for i in indices], size)
+
+    # More anchors than there are candidates: every candidate becomes one, however the documents are packed.
+    two = replace(parts, num_anchors=256, plan=FixedRows(*(row_of(indices, 128) for indices in documents)))
+    one = replace(parts, num_anchors=256, plan=FixedRows(row_of([*documents[0], *documents[1]], 256)))
+    apart, together = gradients(two, range(2)), gradients(one, range(1))
     for name, gradient in together.items():
-        torch.testing.assert_close(gradient, (alone[0][name] + alone[1][name]) / total, rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(apart[name], gradient, rtol=1e-4, atol=1e-7)
 
 
 def test_same_command_on_a_finished_run_says_so_and_trains_nothing(unbroken, unbroken_losses, make_record):
