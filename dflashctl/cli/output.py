@@ -9,12 +9,15 @@ from typing import Any
 from pydantic import BaseModel
 from rich.console import Console, RenderableType
 
+PIPE_WIDTH = 120
+"""Columns where there is no terminal to fit."""
+
 
 class Output:
     def __init__(self, *, is_json: bool = False) -> None:
         self.is_json = is_json
-        self.results = Console(soft_wrap=False, highlight=False)
-        self.progress = Console(stderr=True, quiet=is_json, highlight=False)
+        self.results = _console(is_stderr=False)
+        self.progress = _console(is_stderr=True, is_quiet=is_json)
 
     def result(self, data: Any, *renderables: RenderableType) -> None:
         """What the command was asked for: `data` with --json, else the renderables."""
@@ -22,11 +25,11 @@ class Output:
             print(json.dumps(plain(data), indent=2))
             return
         for renderable in renderables:
-            self.results.print(renderable)
+            self.results.print(renderable, soft_wrap=isinstance(renderable, str), markup=False)
 
     def say(self, text: str, style: str = "") -> None:
         """A remark on the way; markup in `text` is not read."""
-        self.progress.print(text, style=style, markup=False)
+        self.progress.print(text, style=style, markup=False, soft_wrap=True)
 
     @property
     def is_live(self) -> bool:
@@ -46,6 +49,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return value
+
+
+def _console(*, is_stderr: bool, is_quiet: bool = False) -> Console:
+    console = Console(stderr=is_stderr, quiet=is_quiet, highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, PIPE_WIDTH)
+    return console
 
 
 def print_error(document: dict[str, Any]) -> None:

@@ -29,12 +29,21 @@ class Tree:
     values: dict[str, Any]
     origins: dict[Key, str] = field(default_factory=dict)
 
-    def origin_of(self, key: Key) -> str:
-        """The place of this key, or of the nearest one above it; `default` if nobody wrote it."""
+    def place_of(self, key: Key) -> str:
+        """The place of this key, or of the nearest one above it; `run.yaml` if nobody wrote either."""
         for length in range(len(key), 0, -1):
             if key[:length] in self.origins:
                 return self.origins[key[:length]]
-        return "default"
+        return "run.yaml"
+
+    def origin_of(self, key: Key) -> str:
+        """Where the value at this key comes from; `default` if nobody wrote it."""
+        values: Any = self.values
+        for part in key:
+            if not isinstance(values, dict) or part not in values:
+                return "default"
+            values = values[part]
+        return self.place_of(key)
 
 
 def parse_set(text: str) -> Override:

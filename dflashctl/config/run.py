@@ -99,7 +99,7 @@ def _values_at(tree: Tree, key: Key) -> Any:
             return None
         if not isinstance(values, dict):
             above = ".".join(map(str, key[:depth]))
-            raise ConfigError(f"{tree.origin_of(key[:depth])}: {above}: wanted keys below it, found {values!r}")
+            raise ConfigError(f"{tree.place_of(key[:depth])}: {above}: wanted keys below it, found {values!r}")
         values = values.get(part)
     return values
 
@@ -117,13 +117,13 @@ def _validate(spec_class: type[S], values: Any, section: Key, tree: Tree, file: 
             raise ConfigError(
                 f"{path} is not set{where}{more}", hint=f"write it in run.yaml or add --set {path}=..."
             ) from error
-        raise ConfigError(f"{tree.origin_of(key)}: {path}: {first['msg']}, found {first['input']!r}{more}") from error
+        raise ConfigError(f"{tree.place_of(key)}: {path}: {first['msg']}, found {first['input']!r}{more}") from error
 
 
 def _refuse_unknown_keys(tree: Tree) -> None:
     for key, valid in _unknown(tree.values, RunFile, ()):
         path = ".".join(str(part) for part in key)
-        raise ConfigError(f"{tree.origin_of(key)}: unknown key {path}", hint=_nearest(key, valid))
+        raise ConfigError(f"{tree.place_of(key)}: unknown key {path}", hint=_nearest(key, valid))
 
 
 def _unknown(values: Any, model: type[BaseModel], above: Key) -> Iterator[tuple[Key, tuple[str, ...]]]:

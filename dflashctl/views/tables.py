@@ -27,7 +27,7 @@ def job_plan(plan: JobPlan) -> RenderableType:
         grid.add_row("writes", Text(str(path)))
     grid.add_row("events", Text(str(plan.job.events)))
     grid.add_row("log", Text(str(plan.job.log)))
-    spec = Text(plan.spec_json.rstrip())
+    spec = Text(plan.spec_json.rstrip(), no_wrap=True, overflow="ignore")
     return Group(
         Text("would run, nothing was started", style=CAUTION),
         grid,
@@ -74,7 +74,7 @@ def runs(states: Iterable[RunState], now_s: float) -> RenderableType:
 def resolved_values(values: Iterable[Resolved]) -> RenderableType:
     table = Table(box=None, header_style=QUIET, padding=(0, 2))
     for column in ("key", "value", "from"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for value in values:
         is_default = value.origin == "default"
         table.add_row(

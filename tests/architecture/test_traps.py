@@ -1,0 +1,13 @@
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# Written apart, so that this file does not hold what it looks for.
+BY_NAME = re.compile("|".join(["p" + "kill", "p" + "grep", "kill" + "all", r"kill -9 \$\("]))
+SOURCES = ("dflashctl", "remote", "scripts", ".ci")
+
+
+def test_nothing_finds_processes_by_a_pattern():
+    files = [p for folder in SOURCES for p in (ROOT / folder).rglob("*") if p.suffix in ("", ".py", ".sh")]
+    named = [p for p in [*files, ROOT / "Makefile"] if p.is_file() and BY_NAME.search(p.read_text("utf-8"))]
+    assert not named

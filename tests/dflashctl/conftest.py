@@ -1,0 +1,113 @@
+"""Recorded values and small children that the tests of the operator's side share."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dflashctl.transport.base import Job
+from dflashctl.transport.local import LocalTransport
+from dflashctl_remote.spec.data import DatasetInfo
+from dflashctl_remote.spec.evaluate import EvalReport, Tau
+from dflashctl_remote.spec.events import Step
+
+FAKE_BUNDLE = Path(__file__).parent / "fake_bundle"
+
+
+@pytest.fixture
+def fake_bundle():
+    """A bundle whose train job only talks: see its docstring."""
+    return FAKE_BUNDLE
+
+
+@pytest.fixture
+def transport():
+    return LocalTransport(pause=lambda: None)
+
+
+@pytest.fixture
+def child(tmp_path):
+    """A job that runs the given Python with the events file's path as its first argument."""
+
+    def make(code: str, **changes) -> Job:
+        events = tmp_path / "events.jsonl"
+        fields = {
+            "name": "child",
+            "argv": (sys.executable, "-c", code, str(events)),
+            "env": (),
+            "events": events,
+            "log": tmp_path / "log",
+        }
+        return Job(**{**fields, **changes})
+
+    return make
+
+
+@pytest.fixture
+def step():
+    def make(number: int, **changes) -> Step:
+        fields = {
+            "at_s": 1000.0 + number,
+            "step": number,
+            "num_steps": 100,
+            "batch": number,
+            "epoch": number / 50,
+            "loss": 8.0 / number,
+            "accuracy": 0.25,
+            "accuracy_by_slot": (0.5, 0.25),
+            "learning_rate": 6e-4,
+            "grad_norm": 1.0,
+            "num_anchors": 128,
+            "num_scored_slots": 512,
+            "context_tokens_per_s": 2345.0,
+            "block_ratio": 2.0,
+            "peak_memory_bytes": 3 * 2**30,
+        }
+        return Step(**{**fields, **changes})
+
+    return make
+
+
+@pytest.fixture
+def eval_report():
+    def make(tau: float = 3.0, headline: float = 2.5, **changes) -> EvalReport:
+        fields = {
+            "checkpoint": "/runs/a/checkpoints/step-00000100",
+            "step": 100,
+            "target": "/targets/demo",
+            "block_size": 8,
+            "num_prompts": 24,
+            "drafter": Tau(tau=tau, num_tokens=2000, num_verify_steps=700),
+            "drafter_without_repeats": Tau(tau=headline, num_tokens=1800, num_verify_steps=690),
+            "bigram_lookup": Tau(tau=1.4, num_tokens=2000, num_verify_steps=1400),
+            "bigram_table": Tau(tau=1.7, num_tokens=2000, num_verify_steps=1170),
+            "repeated_token_share": 0.06,
+            "distinct_4gram_share": 0.81,
+            "mean_answer_tokens": 83.3,
+            "acceptance_by_slot": (0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02),
+            "num_greedy_checked": 2,
+            "num_greedy_equal": 2,
+            "wall_s": 40.0,
+            "device": "cpu",
+            "dtype": "float32",
+        }
+        return EvalReport(**{**fields, **changes})
+
+    return make
+
+
+@pytest.fixture
+def dataset_info():
+    return DatasetInfo(
+        num_documents=300,
+        num_tokens=36_738,
+        num_supervised_tokens=18_332,
+        num_skipped_rows=0,
+        num_truncated=0,
+        max_document_tokens=184,
+        max_length_tokens=512,
+        target="/targets/demo",
+        tokenizer_sha256="a" * 64,
+        template_sha256="b" * 64,
+        input_sha256="c" * 64,
+    )

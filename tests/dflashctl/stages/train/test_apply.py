@@ -1,0 +1,110 @@
+import json
+
+import pytest
+
+from dflashctl.artifacts import Workdir
+from dflashctl.errors import ConfigError
+from dflashctl.stages.jobs import Site
+from dflashctl.stages.train import apply
+from dflashctl.stages.train.plan import TargetSize, plan_train
+from dflashctl_remote.spec.train import TrainSpec
+
+SMALL = TargetSize(num_layers=8, hidden_size=64, intermediate_size=128, vocab_size=100)
+FINISHES, FAILS, WAITS, DIES = range(4)
+
+
+@pytest.fixture
+def plan(tmp_path, transport, fake_bundle, dataset_info):
+    def make(behaviour, run_id="r"):
+        return plan_train(
+            TrainSpec(target="/t", dataset="/d", num_steps=10, seed=behaviour),
+            Workdir(tmp_path).new_run(run_id),
+            Site("local", transport.python(), fake_bundle),
+            target=SMALL,
+            dataset=dataset_info,
+            bundle_sha="b" * 64,
+            git=None,
+            now_s=5.0,
+        )
+
+    return make
+
+
+def run_to_end(plan, transport):
+    handle = apply.start(plan, transport)
+    list(handle.events())
+    handle.wait()
+    return apply.state_of(plan.run, transport)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "state", "detail"),
+    [(FINISHES, "finished", ""), (FAILS, "failed", "the taps are wrong"), (DIES, "ended without a word", "is gone")],
+)
+def test_state_of_a_run_that_has_ended(plan, transport, behaviour, state, detail):
+    found = run_to_end(plan(behaviour), transport)
+    assert found.state == state
+    assert detail in found.detail
+
+
+def test_run_is_running_until_it_is_asked_to_stop(plan, transport):
+    made = plan(WAITS)
+    handle = apply.start(made, transport)
+    events = handle.events()
+    next(events)
+    running = apply.state_of(made.run, transport)
+    apply.request_stop(made.run, transport, who="me", now_s=7.0)
+    list(events)
+    assert running.state == "running"
+    assert handle.wait() == 0
+    assert apply.state_of(made.run, transport).state == "stopped"
+    assert json.loads(made.run.stop_path.read_text()) == {"who": "me", "when_s": 7.0}
+
+
+def test_name_that_is_taken_starts_nothing(plan, transport):
+    run_to_end(plan(FINISHES), transport)
+    before = plan(FINISHES).run.events_path.read_bytes()
+    with pytest.raises(ConfigError, match=r"run r exists already \(finished\)"):
+        apply.start(plan(FINISHES), transport)
+    assert plan(FINISHES).run.events_path.read_bytes() == before
+
+
+def test_run_that_is_running_is_not_resumed(plan, transport):
+    made = plan(WAITS)
+    handle = apply.start(made, transport)
+    next(handle.events())
+    with pytest.raises(ConfigError, match="is running, there is nothing to resume"):
+        apply.resume(made.run, made.job, transport)
+    handle.kill()
+
+
+def test_resume_takes_the_stop_request_away(plan, transport):
+    made = plan(WAITS)
+    handle = apply.start(made, transport)
+    next(handle.events())
+    apply.request_stop(made.run, transport, who="me", now_s=7.0)
+    handle.wait()
+    again = apply.resume(made.run, made.job, transport)
+    next(again.events())
+    is_requested = made.run.stop_path.exists()
+    again.kill()
+    assert not is_requested
+
+
+def test_run_that_does_not_run_cannot_be_stopped(plan, transport):
+    run_to_end(plan(FINISHES), transport)
+    with pytest.raises(ConfigError, match="not running"):
+        apply.request_stop(plan(FINISHES).run, transport, who="me", now_s=7.0)
+
+
+def test_target_size_is_found_in_nested_and_flat_configs(tmp_path):
+    flat = {"num_hidden_layers": 4, "hidden_size": 8, "intermediate_size": 16, "vocab_size": 32}
+    for name, raw in (("flat", flat), ("nested", {"text_config": flat})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(raw))
+        assert apply.read_target_size(str(tmp_path / name)) == TargetSize(4, 8, 16, 32)
+
+
+def test_folder_that_is_no_model_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="not a Hugging Face model folder"):
+        apply.read_target_size(str(tmp_path))

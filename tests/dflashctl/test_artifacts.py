@@ -1,0 +1,55 @@
+import pytest
+
+from dflashctl.artifacts import CheckpointRef, DatasetRef, Workdir
+from dflashctl.errors import ArtifactError, ConfigError
+
+
+@pytest.fixture
+def work(tmp_path):
+    run = tmp_path / "runs" / "mine"
+    for step, is_complete in ((0, True), (100, True), (1000, True), (1200, False)):
+        folder = run / "checkpoints" / f"step-{step:08d}"
+        folder.mkdir(parents=True)
+        if is_complete:
+            (folder / "manifest.json").write_text("{}")
+    (run / "run.json").write_text("{}")
+    return Workdir(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "step"), [("mine", 1000), ("mine@latest", 1000), ("mine@100", 100), ("mine@0", 0)])
+def test_checkpoint_is_found_by_run_and_step(work, name, step):
+    ref = work.checkpoint(name)
+    assert (ref.step, ref.label) == (step, f"mine@{step}")
+
+
+def test_checkpoint_without_manifest_does_not_count(work):
+    with pytest.raises(ConfigError, match="complete are 0, 100, 1000"):
+        work.checkpoint("mine@1200")
+
+
+def test_checkpoint_may_be_a_folder(work, tmp_path):
+    assert work.checkpoint(str(tmp_path)).folder == tmp_path
+
+
+def test_run_without_a_complete_checkpoint_says_so(tmp_path):
+    (tmp_path / "runs" / "new").mkdir(parents=True)
+    (tmp_path / "runs" / "new" / "run.json").write_text("{}")
+    with pytest.raises(ArtifactError, match="no complete checkpoint yet"):
+        Workdir(tmp_path).checkpoint("new")
+
+
+def test_unknown_run_names_those_that_are_there(work):
+    with pytest.raises(ConfigError, match=r"\(there: mine\)"):
+        work.run("yours")
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "-x"])
+def test_name_that_leaves_the_folder_is_refused(work, name):
+    with pytest.raises(ConfigError, match="cannot be a run's name"):
+        work.new_run(name)
+
+
+def test_folder_without_manifest_is_incomplete(tmp_path):
+    for read in (CheckpointRef(tmp_path, None, None).manifest, DatasetRef(tmp_path).info):
+        with pytest.raises(ArtifactError, match="never finished"):
+            read()

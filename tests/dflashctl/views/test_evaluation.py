@@ -1,0 +1,39 @@
+from dflashctl.stages.evaluate.plan import compare
+from dflashctl.views.evaluation import acceptance, acceptance_by_slot, comparison
+
+
+def test_table_has_before_after_and_the_look_ups(text_of, eval_report):
+    rows = (("drafter before", eval_report(tau=1.1, headline=1.05)), ("drafter after", eval_report()))
+    text = text_of(acceptance(rows))
+    lines = {line.strip()[:14]: line.split() for line in text.splitlines()}
+    assert lines["drafter before"][-4:] == ["1.10", "1.05", "700", "2,000"]
+    assert lines["drafter after "][-4:] == ["3.00", "2.50", "700", "2,000"]
+    assert lines["bigram look-up"][-4:] == ["1.40", "-", "1,400", "2,000"]
+    assert lines["bigram table o"][-4:] == ["1.70", "-", "1,170", "2,000"]
+
+
+def test_table_says_that_it_was_measured_and_how(text_of, eval_report):
+    text = text_of(acceptance((("drafter", eval_report()),)))
+    assert text.startswith("measured, free-running greedy decode of 24 prompts")
+    assert "6.0 % of the tokens lie in a repeated 16-gram" in text
+    assert "81.0 % of the 4-grams differ" in text
+    assert "estimate" not in text
+
+
+def test_output_that_left_greedy_stands_out(text_of, eval_report):
+    assert "2 of 2 answers" in text_of(acceptance((("drafter", eval_report()),)))
+    assert "NOT all" in text_of(acceptance((("drafter", eval_report(num_greedy_equal=1)),)))
+
+
+def test_report_without_a_bigram_table_has_no_row_for_it(text_of, eval_report):
+    assert "bigram table" not in text_of(acceptance((("drafter", eval_report(bigram_table=None)),)))
+
+
+def test_comparison_shows_change_and_caveats(text_of, eval_report):
+    text = text_of(comparison(compare(eval_report(headline=2.0), eval_report(headline=2.5, num_prompts=3))))
+    assert "+25.0%" in text
+    assert "not the same measurement: num_prompts differs: 24 and 3" in text
+
+
+def test_every_slot_has_its_share(text_of, eval_report):
+    assert "70 %" in text_of(acceptance_by_slot(eval_report()))

@@ -1,0 +1,71 @@
+from pathlib import Path
+
+from dflashctl.artifacts import RunRef
+from dflashctl.config.run import Resolved
+from dflashctl.stages.jobs import Site, plan_job
+from dflashctl.stages.train.apply import RunState
+from dflashctl.stages.train.plan import Figures
+from dflashctl.views import tables
+from dflashctl_remote.spec.data import TokenizeSpec
+from dflashctl_remote.spec.events import CheckpointSaved
+from dflashctl_remote.spec.manifest import FileEntry, Manifest
+
+
+def test_dry_run_shows_argv_environment_spec_and_what_is_written(text_of):
+    spec = TokenizeSpec(target="/t", input="/i", output="/o")
+    plan = plan_job("tokenize", spec, Path("/j"), Site("local", "/py", Path("/b")), writes=(Path("/o"),))
+    text = text_of(tables.job_plan(plan))
+    for said in (" ".join(plan.job.argv), "PYTHONPATH=/b", "/o", '"input": "/i"', "nothing was started"):
+        assert said in text
+
+
+def test_estimates_are_called_so(text_of):
+    figures = Figures((1, 2), 1_730_000_000, 8192, 512, 1.0, 100, 2.5, 7 * 2**30)
+    text = text_of(tables.training_figures(figures, 100))
+    assert "estimated 7.0 GiB" in text
+    assert "estimated 2.50" in text
+    assert "1.73G parameters (1,730,000,000)" in text
+
+
+def test_runs_show_state_and_the_age_of_the_last_word(text_of, step):
+    run = RunRef("mine", Path("/runs/mine"))
+    saved = CheckpointSaved(step=7, path="/c", size_bytes=1, seconds_s=0.1)
+    states = [
+        RunState(run, "running", 100.0, step(9), saved, 7),
+        RunState(RunRef("new", Path("/runs/new")), "starting", None, None, None, None),
+    ]
+    lines = text_of(tables.runs(states, now_s=142.0)).splitlines()
+    assert lines[1].split() == ["mine", "running", "9/100", "0.889", "25.0", "%", "step", "7", "42", "s", "ago"]
+    assert lines[2].split() == ["new", "starting", "-", "-", "-", "-", "-"]
+
+
+def test_values_are_written_as_in_yaml(text_of):
+    values = [Resolved("train", "train.a", None, "default"), Resolved("train", "train.b", (1, True), "--set")]
+    text = text_of(tables.resolved_values(values))
+    assert "null" in text
+    assert "[1, true]" in text
+
+
+def test_long_keys_are_never_cut(text_of):
+    path = "train.drafter." + "x" * 60
+    text = text_of(tables.resolved_values([Resolved("train", path, 1, "default")]), width=50)
+    assert "..." not in text and "\u2026" not in text
+
+
+def test_manifest_shows_files_sizes_and_sums(text_of):
+    content = Manifest(
+        kind="checkpoint",
+        created_at_s=0.0,
+        bundle_sha="b",
+        files=(FileEntry(path="model.safetensors", size_bytes=2**20, sha256="0123456789abcdef" * 4),),
+        about={},
+    )
+    text = text_of(tables.manifest("/c", content))
+    assert "model.safetensors" in text and "1.0 MiB" in text and "0123456789abcdef" in text
+
+
+def test_dataset_that_lost_rows_says_so(text_of, dataset_info):
+    assert "skipped" not in text_of(tables.dataset(dataset_info))
+    worse = dataset_info.model_copy(update={"num_skipped_rows": 3, "num_truncated": 2})
+    text = text_of(tables.dataset(worse))
+    assert "3 bad rows" in text and "2 documents" in text
