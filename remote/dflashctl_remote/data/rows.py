@@ -26,6 +26,8 @@ _ROLE_OF_SHAREGPT = {
     "assistant": "assistant",
     "system": "system",
 }
+_KNOWN_KEYS = {"id", "messages", "conversations", "category", "finish_reason", "num_tokens"}
+"""`num_tokens` is written by `data generate` for people; nothing here reads it, and it is no surprise."""
 _NUM_NAMED = 5
 
 
@@ -140,7 +142,14 @@ class RowReader:
             raise BadRow(f"expected one JSON object a line, found {_excerpt(raw)} ({error})") from error
         if not isinstance(value, dict):
             raise BadRow(f"expected a JSON object with messages, found {_kind(value)}")
-        self.ignored_keys |= value.keys() - {"id", "messages", "conversations", "category", "finish_reason"}
+        self.ignored_keys |= value.keys() - {
+            "id",
+            "messages",
+            "conversations",
+            "category",
+            "finish_reason",
+            "num_tokens",
+        }
         return Row(
             id=_id_of(value.get("id"), line),
             messages=_messages_of(value),
