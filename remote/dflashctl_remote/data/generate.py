@@ -15,7 +15,6 @@ from dflashctl_remote.data.resumable import ResumableLines, differing_keys, read
 from dflashctl_remote.data.rows import BadRow, BadRows, Row, RowReader
 from dflashctl_remote.evaluate.repetition import distinct_share, repeated_share
 from dflashctl_remote.spec.base import Spec
-from dflashctl_remote.spec.bundle import bundle_sha
 from dflashctl_remote.spec.data import GenerateSpec, Message
 from dflashctl_remote.spec.errors import BadInput
 from dflashctl_remote.spec.events import Event, Notice, Progress
@@ -98,6 +97,11 @@ def generate(spec: GenerateSpec, emit: Callable[[Event], None]) -> Generated:
         responses.update({response.id: response for response in answered})
         emit(Progress(what="generate", done=len(responses), total=len(prompts), unit="prompts"))
     generated = _summary([responses[prompt.row.id] for prompt in prompts], bad.count)
+    if not generated.num_rows:
+        raise BadInput(
+            f"the target in {spec.target} answered all {len(prompts)} prompts with nothing",
+            hint="compare its chat template and stop tokens with those that it is served with",
+        )
     _notice(generated, emit)
     _publish(output, prompts, responses, origin, generated)
     lines.remove()
@@ -183,7 +187,6 @@ def _origin(spec: GenerateSpec, chat: ChatTokenizer) -> dict[str, Any]:
         "max_new_tokens": spec.max_new_tokens,
         "device": spec.device,
         "dtype": spec.dtype,
-        "bundle": bundle_sha(),
     }
 
 

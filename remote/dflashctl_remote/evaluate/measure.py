@@ -24,7 +24,6 @@ from dflashctl_remote.evaluate.decode import plain_greedy, speculative_greedy
 from dflashctl_remote.evaluate.lookup import BigramTable, accepted_per_step, own_text_draft
 from dflashctl_remote.evaluate.repetition import repeated_share
 from dflashctl_remote.evaluate.report import make_report
-from dflashctl_remote.spec.bundle import bundle_sha
 from dflashctl_remote.spec.drafter import DrafterConfig, TargetShape
 from dflashctl_remote.spec.errors import BadInput
 from dflashctl_remote.spec.evaluate import EvalReport, EvalSpec
@@ -137,7 +136,6 @@ def _origin(spec: EvalSpec) -> dict[str, Any]:
         "check_greedy": spec.check_greedy,
         "device": spec.device,
         "dtype": spec.dtype,
-        "bundle": bundle_sha(),
     }
 
 

@@ -1,4 +1,5 @@
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,14 @@ def test_empty_answers_are_left_out_and_counted(make_spec: MakeSpec) -> None:
     spec = make_spec()
     generated = generate(spec, Events())
     assert len(rows_of(spec)) == generated.num_rows == 5 - generated.num_empty
+
+
+def test_a_target_that_answers_nothing_at_all_is_an_error(make_spec: MakeSpec, tmp_path: Path) -> None:
+    mute = tmp_path / "mute"
+    shutil.copytree(DEMO_TARGET, mute)
+    (mute / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(4096))}))
+    with pytest.raises(BadInput, match="answered all 5 prompts with nothing"):
+        generate(make_spec(target=str(mute)), Events())
 
 
 def test_the_rows_tokenise_without_a_word_to_as_many_tokens(make_spec: MakeSpec, tmp_path: Path) -> None:
