@@ -374,3 +374,24 @@ def poison(checkpoint: Path) -> None:
     save_file(tensors, path)
     about = read_manifest(checkpoint, "checkpoint").about
     write_manifest(checkpoint, "checkpoint", bundle_sha="b", about=about)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_gpu_run_trains_bf16_weights_over_fp32_masters_and_resumes_from_them(make_record, tmp_path):
+    record = make_record(device="cuda")
+    run(record, tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(record, tmp_path / "broken", kill_after(5))
+    assert run(record, tmp_path / "broken").state.dtype == "bfloat16"
+    checkpoint = tmp_path / "broken/checkpoints/step-00000007"
+    weights = load_file(checkpoint / "model.safetensors")
+    state = load_file(checkpoint / "state/optimizer.safetensors")
+    for name, weight in weights.items():
+        master = state[f"master/{name}"]
+        assert (weight.dtype, master.dtype) == (torch.bfloat16, torch.float32)
+        assert torch.equal(weight, master.to(torch.bfloat16))
+    # To the bit is promised on a CPU; a GPU may add up gradients in another order.
+    assert list(losses(tmp_path / "broken").values()) == pytest.approx(
+        list(losses(tmp_path / "whole").values()), rel=1e-2
+    )
