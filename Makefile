@@ -1,6 +1,7 @@
 # make demo     the whole life of a drafter on this machine, in minutes
 # make test     the tests          make check   lint, types, import contracts
 # make e2e      the slow tests     make clean   remove the environment and what was built
+# make test-peers   compare with the packages of others, in .venv-peers (their pins clash with ours)
 #
 # Each makes .venv and installs what it needs. Variables:
 #   PYTHON=...          interpreter, at least 3.11 (default: the first that is found)
@@ -23,6 +24,7 @@ DEMO_ARGS ?=
 comma := ,
 BIN := .venv/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
+PEERS_PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 .venv-peers/bin/python -m pip install --quiet
 RUNTIME := train$(if $(GPU),$(comma)gpu)
 INPUTS := pyproject.toml constraints.txt Makefile
 
@@ -46,8 +48,23 @@ check: .venv/.dev
 e2e: .venv/.dev
 	$(BIN)/python -m pytest -q -m slow
 
+peers: .venv-peers/.ready
+
+test-peers: peers
+	PYTHONPATH=remote .venv-peers/bin/python -m pytest -q -m "not gpu" -o filterwarnings=default tests/peers
+
+# speculators asks for torchvision and torchaudio, whose builds need not fit this torch, and uses neither here;
+# dflash pins a release of datasets that it does not import.
+.venv-peers/.ready: .venv/bin/python Makefile
+	.venv/bin/python -m venv .venv-peers
+	$(PEERS_PIP) $(TORCH_PIP_ARGS) "$(TORCH)"
+	$(PEERS_PIP) "transformers==5.19.0" "speculators==0.9.0" "pytest>=8.3"
+	.venv-peers/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(PEERS_PIP) --no-deps "dflash==0.1.0"
+	@touch $@
+
 clean:
-	rm -rf .venv build dist dflashctl-demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .e2e
+	rm -rf .venv .venv-peers build dist dflashctl-demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .e2e
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
