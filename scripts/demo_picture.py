@@ -1,0 +1,67 @@
+"""Draws docs/demo.svg from a finished demo: `python scripts/demo_picture.py [dflashctl-demo] [docs/demo.svg]`.
+
+Everything in the picture is read from what that demo wrote; nothing is made up for it.
+"""
+
+import io
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+
+from dflashctl.artifacts import CheckpointRef
+from dflashctl.stages.data.apply import read_inspection
+from dflashctl.stages.demo.apply import DEMO_TARGET, num_layers_of, read_demo
+from dflashctl.stages.demo.plan import DemoSettings, plan_demo
+from dflashctl.transport.tail import read_events
+from dflashctl.views.demo import outcome, stage_head
+from dflashctl.views.mask import document_mask, legend
+from dflashctl.views.tables import manifest
+from dflashctl.views.training import TrainingBoard
+
+WIDTH = 112
+
+
+def draw(work: Path, picture: Path) -> None:
+    report = read_demo(work / "demo.json")
+    if report is None or not report.is_complete:
+        sys.exit(f"{work} holds no finished demo: run `dflashctl demo --workdir {work}` first")
+    run_yaml = yaml.safe_load((work / "run.yaml").read_text(encoding="utf-8"))
+    plan = plan_demo(
+        DemoSettings(
+            target=Path(run_yaml["train"]["target"]),
+            num_target_layers=num_layers_of(DEMO_TARGET),
+            workdir=work,
+            prompts=Path(run_yaml["evaluate"]["prompts"]),
+            num_prompts=run_yaml["evaluate"]["num_prompts"],
+            num_steps=run_yaml["train"]["num_steps"],
+            responses=Path(run_yaml["data"]["tokenize"]["input"]),
+            train_prompts=work / "prompts-train.jsonl",
+        )
+    )
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    train = replace(plan.stages[2], resume=None)
+    console.print(stage_head(2, len(plan.stages), plan.stages[1]))
+    inspected = read_inspection(work / "inspected.json")
+    console.print(legend(), document_mask(inspected.documents[0]), sep="\n")
+    console.print(stage_head(3, len(plan.stages), train))
+    events = read_events(plan.run_folder / "events.jsonl")
+    board = TrainingBoard(plan.run_folder.name, lambda: events[-1].at_s)
+    for event in events:
+        board.add(event)
+    console.print(board)
+    folder = train.done_when.parent
+    console.print(
+        manifest(f"the checkpoint, in the z-lab layout: {folder}", CheckpointRef(folder, None, None).manifest())
+    )
+    console.print(outcome(report, plan))
+    console.save_svg(str(picture), title="dflashctl demo", clear=True)
+    print(json.dumps({"picture": str(picture), "steps": report.num_steps}))
+
+
+if __name__ == "__main__":
+    arguments = [Path(argument) for argument in sys.argv[1:]]
+    draw(*(arguments + [Path("dflashctl-demo"), Path("docs/demo.svg")][len(arguments) :]))
