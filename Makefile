@@ -45,8 +45,8 @@ check: .venv/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-e2e: .venv/.dev
-	$(BIN)/python -m pytest -q -m slow
+e2e: .venv/.e2e
+	$(BIN)/python -m pytest -q -s -m "slow and not gpu and not peers"
 
 peers: .venv-peers/.ready
 
@@ -91,4 +91,9 @@ clean:
 .venv/.dev: .venv/.runtime $(INPUTS)
 	@echo "installing dflashctl[$(RUNTIME),dev]"
 	$(PIP) -c constraints.txt -e ".[$(RUNTIME),dev]"
+	@touch $@
+
+.venv/.e2e: .venv/.dev $(INPUTS)
+	@echo "installing dflashctl[$(RUNTIME),dev,e2e]"
+	$(PIP) -c constraints.txt -e ".[$(RUNTIME),dev,e2e]"
 	@touch $@

@@ -1,0 +1,181 @@
+"""A real language model through the everyday commands: SmolLM2-135M answers HumanEval's prompts, a drafter learns from
+the answers, and its acceptance is measured on prompts that it has not seen, before and after.
+
+`make e2e` runs it, on two CPU cores in about a quarter of an hour; sizes are in smollm2.yaml, figures go to
+.e2e/result.json. The target is made once, everything else anew each time.
+"""
+
+import json
+import os
+import platform
+import resource
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from dflashctl.transport.tail import read_events
+from dflashctl.views.evaluation import acceptance, acceptance_by_slot
+from dflashctl_remote.data.shards import Dataset
+from dflashctl_remote.spec.drafter import DrafterConfig
+from dflashctl_remote.spec.evaluate import EvalReport
+from dflashctl_remote.spec.events import Step
+from dflashctl_remote.spec.manifest import verify, write_json
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+CONFIG = Path("tests/e2e/smollm2.yaml")
+E2E = Path(".e2e")
+WORK = E2E / "work"
+DATASET = WORK / "dataset"
+CHECKPOINTS = WORK / "runs" / "smollm2" / "checkpoints"
+
+
+@dataclass(frozen=True)
+class Life:
+    before: EvalReport
+    after: EvalReport
+    steps: list[Step]
+    wall_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def last_checkpoint(self) -> Path:
+        return ROOT / CHECKPOINTS / f"step-{self.steps[-1].num_steps:08d}"
+
+
+@pytest.fixture(scope="module")
+def life() -> Life:
+    """Every stage, each by its own command line. Raises CalledProcessError at the first that fails."""
+    wall_s: dict[str, float] = {}
+    with _timed(wall_s, "make target and prompts"):
+        _run("scripts/smollm2.py", str(E2E))
+    shutil.rmtree(ROOT / WORK, ignore_errors=True)
+    for stage in (
+        "data generate",
+        "data tokenize",
+        f"data inspect {DATASET} --tokens-per-batch 512",
+        "train plan",
+        "train start --run-id smollm2",
+        f"eval run --checkpoint smollm2@0 --output {WORK / 'before'}",
+        f"eval run --checkpoint smollm2@latest --output {WORK / 'after'}",
+    ):
+        config = "" if stage.startswith("data inspect") else f" --config {CONFIG}"
+        with _timed(wall_s, stage):
+            _run("-m", *shlex.split(f"dflashctl {stage}{config} --workdir {WORK}"))
+    made = Life(
+        before=_report("before"),
+        after=_report("after"),
+        steps=[e for e in read_events(ROOT / CHECKPOINTS.parent / "events.jsonl") if isinstance(e, Step)],
+        wall_s=wall_s,
+    )
+    _show(made)
+    _write_result(made)
+    return made
+
+
+def test_no_held_out_prompt_was_trained_on(life: Life) -> None:
+    trained_on, held_out = (
+        {row["messages"][0]["content"] for row in _rows(E2E / f"prompts-{name}.jsonl")}
+        for name in ("train", "held-out")
+    )
+    assert len(held_out) == life.after.num_prompts
+    assert not trained_on & held_out
+
+
+def test_everything_that_was_made_is_complete(life: Life) -> None:
+    verify(ROOT / DATASET, "dataset")
+    verify(ROOT / CHECKPOINTS / "step-00000000", "checkpoint")
+    verify(life.last_checkpoint, "checkpoint")
+    verify(ROOT / WORK / "before", "evaluation")
+    verify(ROOT / WORK / "after", "evaluation")
+
+
+def test_mask_token_occurs_in_no_text(life: Life) -> None:
+    dataset = Dataset.open(ROOT / DATASET)
+    mask = _drafter(life).mask_token_id
+    assert not any(mask in dataset.tokens(index).input_ids for index in range(len(dataset)))
+
+
+def test_exported_drafter_is_the_one_asked_for(life: Life) -> None:
+    asked = yaml.safe_load((ROOT / CONFIG).read_text(encoding="utf-8"))["train"]["drafter"]
+    exported = _drafter(life)
+    assert len(exported.tap_layers) == asked.pop("num_taps")
+    assert {name: getattr(exported, name) for name in asked} == asked
+
+
+def test_speculative_answers_are_greedy_token_for_token(life: Life) -> None:
+    for report in (life.before, life.after):
+        assert report.num_greedy_checked == report.num_prompts
+        assert report.num_greedy_equal == report.num_greedy_checked
+
+
+def test_training_raises_tau_on_held_out_prompts(life: Life) -> None:
+    assert life.after.drafter.tau > life.before.drafter.tau
+    assert life.after.drafter_without_repeats.tau > life.before.drafter_without_repeats.tau
+
+
+@contextmanager
+def _timed(wall_s: dict[str, float], stage: str) -> Iterator[None]:
+    start_s = time.monotonic()
+    yield
+    wall_s[stage] = round(time.monotonic() - start_s, 1)
+
+
+def _run(*arguments: str) -> None:
+    print(f"\n$ python {shlex.join(arguments)}", flush=True)
+    subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True)
+
+
+def _report(name: str) -> EvalReport:
+    return EvalReport.model_validate_json((ROOT / WORK / name / "report.json").read_bytes())
+
+
+def _rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in (ROOT / path).read_text(encoding="utf-8").splitlines()]
+
+
+def _drafter(life: Life) -> DrafterConfig:
+    return DrafterConfig.from_zlab(json.loads((life.last_checkpoint / "config.json").read_text(encoding="utf-8")))
+
+
+def _show(life: Life) -> None:
+    rows = (("drafter before training", life.before), (f"after {len(life.steps)} steps", life.after))
+    console = Console(width=110, highlight=False)
+    console.print(acceptance(rows), acceptance_by_slot(life.after))
+    for stage, wall_s in life.wall_s.items():
+        console.print(f"{wall_s:8.1f} s  {stage}")
+    console.print(f"{sum(life.wall_s.values()):8.1f} s  all")
+
+
+def _write_result(life: Life) -> None:
+    last = life.steps[-1]
+    write_json(
+        ROOT / E2E / "result.json",
+        {
+            "machine": f"{_cpu_model()}, {len(os.sched_getaffinity(0))} cores, no GPU used",
+            "python": platform.python_version(),
+            "finished_at": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+            "wall_s": life.wall_s,
+            "peak_process_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+            "training": last.model_dump(mode="json"),
+            "first_loss": life.steps[0].loss,
+            "before": life.before.model_dump(mode="json"),
+            "after": life.after.model_dump(mode="json"),
+        },
+    )
+
+
+def _cpu_model() -> str:
+    text = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").is_file() else ""
+    models = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    return models[0] if models else platform.processor()
