@@ -1,6 +1,7 @@
 """What stages hand on to one another, and where a work folder keeps it. Nothing is started or written here."""
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from dflashctl_remote.spec.data import DatasetInfo
 from dflashctl_remote.spec.errors import BundleError
 from dflashctl_remote.spec.manifest import MANIFEST_NAME, Manifest, read_manifest
 
+DEFAULT_WORKDIR = Path("dflashctl-work")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -34,6 +36,15 @@ class RunRef:
     @property
     def stop_path(self) -> Path:
         return self.folder / "stop.requested"
+
+    def command(self, verb: str) -> str:
+        """What to type to do something with this run from here: `dflashctl train resume RUN`."""
+        workdir = self.folder.parent.parent
+        here = Path.cwd()
+        if workdir == DEFAULT_WORKDIR.absolute():
+            return f"dflashctl train {verb} {self.run_id}"
+        shown = workdir.relative_to(here) if workdir.is_relative_to(here) else workdir
+        return f"dflashctl train {verb} {self.run_id} --workdir {shlex.quote(str(shown))}"
 
     def checkpoints(self) -> tuple["CheckpointRef", ...]:
         """The complete ones, oldest first."""
@@ -118,7 +129,7 @@ class Workdir:
         run = self.run(run_id)
         complete = run.checkpoints()
         if not complete:
-            raise ArtifactError(f"run {run_id} has no complete checkpoint yet", hint=f"dflashctl train watch {run_id}")
+            raise ArtifactError(f"run {run_id} has no complete checkpoint yet", hint=run.command("watch"))
         if which in ("", "latest"):
             return complete[-1]
         for ref in complete:

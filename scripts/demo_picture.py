@@ -5,6 +5,7 @@ Everything in the picture is read from what that demo wrote; nothing is made up 
 
 import io
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from dflashctl.artifacts import CheckpointRef
 from dflashctl.stages.data.apply import read_inspection
-from dflashctl.stages.demo.apply import DEMO_TARGET, num_layers_of, read_demo
+from dflashctl.stages.demo.apply import num_layers_of, read_demo
 from dflashctl.stages.demo.plan import DemoSettings, plan_demo
 from dflashctl.transport.tail import read_events
 from dflashctl.views.demo import outcome, stage_head
@@ -33,21 +34,22 @@ def draw(work: Path, picture: Path) -> None:
     plan = plan_demo(
         DemoSettings(
             target=Path(run_yaml["train"]["target"]),
-            num_target_layers=num_layers_of(DEMO_TARGET),
+            num_target_layers=num_layers_of(Path(run_yaml["train"]["target"])),
             workdir=work,
             prompts=Path(run_yaml["evaluate"]["prompts"]),
             num_prompts=run_yaml["evaluate"]["num_prompts"],
             num_steps=run_yaml["train"]["num_steps"],
-            responses=Path(run_yaml["data"]["tokenize"]["input"]),
+            responses=None if "generate" in run_yaml["data"] else Path(run_yaml["data"]["tokenize"]["input"]),
             train_prompts=work / "prompts-train.jsonl",
         )
     )
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    train = replace(plan.stages[2], resume=None)
-    console.print(stage_head(2, len(plan.stages), plan.stages[1]))
+    numbers = {stage.name: number for number, stage in enumerate(plan.stages, start=1)}
+    inspect, train = (plan.stages[numbers[name] - 1] for name in ("data inspect", "train start"))
+    console.print(stage_head(numbers[inspect.name], len(plan.stages), inspect))
     inspected = read_inspection(work / "inspected.json")
     console.print(legend(), document_mask(inspected.documents[0]), sep="\n")
-    console.print(stage_head(3, len(plan.stages), train))
+    console.print(stage_head(numbers[train.name], len(plan.stages), replace(train, resume=None)))
     events = read_events(plan.run_folder / "events.jsonl")
     board = TrainingBoard(plan.run_folder.name, lambda: events[-1].at_s)
     for event in events:
@@ -58,7 +60,9 @@ def draw(work: Path, picture: Path) -> None:
         manifest(f"the checkpoint, in the z-lab layout: {folder}", CheckpointRef(folder, None, None).manifest())
     )
     console.print(outcome(report, plan))
-    console.save_svg(str(picture), title="dflashctl demo", clear=True)
+    svg = console.export_svg(title="dflashctl demo")
+    # Without the fonts that rich's template fetches from the network: the viewer's own monospace is good enough.
+    picture.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL), encoding="utf-8")
     print(json.dumps({"picture": str(picture), "steps": report.num_steps}))
 
 

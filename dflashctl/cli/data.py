@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from dflashctl.artifacts import DEFAULT_WORKDIR, DatasetRef
 from dflashctl.cli.options import (
-    DEFAULT_WORKDIR,
     Config,
     DryRun,
     Host,
@@ -81,7 +81,6 @@ def tokenize(
     json: Json = False,
 ) -> None:
     """Turn conversations into token shards, marking what the assistant wrote."""
-    from dflashctl.artifacts import DatasetRef
     from dflashctl.cli.run_job import job_folder, run_job
     from dflashctl.config.run import load_section
     from dflashctl.stages.data.plan import plan_tokenize
@@ -128,7 +127,6 @@ def inspect(
     json: Json = False,
 ) -> None:
     """Show what is trained on and what is not, in the text itself."""
-    from dflashctl.artifacts import DatasetRef
     from dflashctl.cli.run_job import job_folder, run_job
     from dflashctl.stages.data.apply import read_inspection
     from dflashctl.stages.data.plan import plan_inspect

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from dflashctl.artifacts import DEFAULT_WORKDIR, Workdir
 from dflashctl.cli.options import (
-    DEFAULT_WORKDIR,
     Config,
     DryRun,
     Host,
@@ -46,7 +46,6 @@ def run(
     json: Json = False,
 ) -> None:
     """Decode held-out prompts with a drafter and count what the target accepts."""
-    from dflashctl.artifacts import Workdir
     from dflashctl.cli.run_job import job_folder, run_job
     from dflashctl.config.run import load_section
     from dflashctl.stages.evaluate.apply import read_report

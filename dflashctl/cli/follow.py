@@ -45,8 +45,8 @@ class Watcher:
             if line is not None:
                 self._out.say(line)
 
-    def remark(self, text: str) -> None:
-        self._board.remark = text
+    def remark(self, text: str, until_s: float | None = None) -> None:
+        self._board.remark, self._board.until_s = text, until_s
         if not self._out.is_live:
             self._out.say(text)
 
@@ -104,10 +104,10 @@ def _watch(handle: JobHandle, watcher: Watcher, grace_s: float) -> bool:
         return False
     except KeyboardInterrupt:
         handle.interrupt()
-    deadline_s = time.monotonic() + grace_s
-    watcher.remark(f"stopping in good order, at most {grace_s:.0f} s; Ctrl-C again to kill")
+    deadline_s = time.time() + grace_s
+    watcher.remark("stopping in good order; Ctrl-C again to kill", until_s=deadline_s)
     try:
-        for event in handle.events(until=lambda: time.monotonic() > deadline_s):
+        for event in handle.events(until=lambda: time.time() > deadline_s):
             watcher.add(event)
     except KeyboardInterrupt:
         watcher.remark("killed")

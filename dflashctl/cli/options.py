@@ -10,8 +10,6 @@ from dflashctl.errors import ConfigError
 from dflashctl.stages.jobs import Site
 from dflashctl.transport.base import Transport
 
-DEFAULT_WORKDIR = Path("dflashctl-work")
-
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of text.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print exactly what would run and be written, and do nothing.")]
 Host = Annotated[str, typer.Option("--host", metavar="NAME", help="Where it runs.")]

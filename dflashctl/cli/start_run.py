@@ -56,12 +56,12 @@ def watch_own(handle: JobHandle, run: RunRef, transport: Transport, out: Output,
     if is_detached:
         out.result(
             {"run": run.run_id, "folder": run.folder, "pid": handle.pid},
-            f"run {run.run_id} started, process {handle.pid}; dflashctl train watch {run.run_id}",
+            f"run {run.run_id} started, process {handle.pid}; {run.command('watch')}",
         )
         return
     out.say(f"run {run.run_id} in {run.folder}")
     watcher = Watcher(out, TrainingBoard(run.run_id, time.time))
-    follow_to_end(handle, watcher, host=transport.name, resume_hint=f"dflashctl train resume {run.run_id}")
+    follow_to_end(handle, watcher, host=transport.name, resume_hint=run.command("resume"))
     report_state(run, transport, out)
 
 
@@ -106,7 +106,7 @@ def wait_stopped(run: RunRef, transport: Transport, out: Output, wait_s: float) 
         raise JobFailed(
             f"run {run.run_id} has not stopped within {wait_s:.0f} s; it stops after its step",
             host=transport.name,
-            hint=f"dflashctl train watch {run.run_id}",
+            hint=run.command("watch"),
         )
     return state
 
@@ -119,7 +119,7 @@ def report_state(run: RunRef, transport: Transport, out: Output) -> None:
     if state.state in ("starting", "ended without a word"):
         raise DflashctlError(
             f"run {run.run_id}: {state.detail or 'it has not said anything yet'}",
-            hint=f"dflashctl train logs --raw {run.run_id}",
+            hint=run.command("logs --raw"),
         )
     saved = state.last_checkpoint
     left = f", newest checkpoint {saved.path}" if saved is not None else ""

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from dflashctl.artifacts import DEFAULT_WORKDIR, Workdir
 from dflashctl.cli.options import (
-    DEFAULT_WORKDIR,
     Config,
     DryRun,
     Host,
@@ -94,7 +94,6 @@ def resume(
     json: Json = False,
 ) -> None:
     """Go on from a run's newest complete checkpoint, with the spec it was started with."""
-    from dflashctl.artifacts import Workdir
     from dflashctl.cli.start_run import watch_own
     from dflashctl.stages.train.apply import read_record
     from dflashctl.stages.train.apply import resume as resume_run
@@ -115,7 +114,6 @@ def resume(
 @app.command("list")
 def list_(workdir: WorkdirOption = DEFAULT_WORKDIR, host: Host = "local", json: Json = False) -> None:
     """The runs of a work folder, with the state of each and the age of its last event."""
-    from dflashctl.artifacts import Workdir
     from dflashctl.stages.train.apply import state_of
     from dflashctl.views.tables import runs
 
@@ -138,7 +136,6 @@ def logs(
     json: Json = False,
 ) -> None:
     """The end of a run's account."""
-    from dflashctl.artifacts import Workdir
     from dflashctl.cli.start_run import log_lines
     from dflashctl.transport.tail import read_events
 
@@ -157,7 +154,6 @@ def logs(
 @app.command()
 def watch(run: RunArgument, workdir: WorkdirOption = DEFAULT_WORKDIR, host: Host = "local", json: Json = False) -> None:
     """Watch a run that was started elsewhere. Ctrl-C ends the watching, not the run."""
-    from dflashctl.artifacts import Workdir
     from dflashctl.cli.start_run import watch_other
 
     ref = Workdir(workdir.expanduser().absolute()).run(run)
@@ -174,7 +170,6 @@ def stop(
     json: Json = False,
 ) -> None:
     """Ask a run to save a checkpoint and stop, and wait for it. No signal is sent."""
-    from dflashctl.artifacts import Workdir
     from dflashctl.cli.start_run import wait_stopped
     from dflashctl.stages.train.apply import request_stop
 
@@ -186,7 +181,7 @@ def stop(
         return
     request_stop(ref, transport, who=getpass.getuser(), now_s=time.time())
     state = wait_stopped(ref, transport, out, wait_s)
-    out.result(state, f"run {run} is {state.state}; go on with: dflashctl train resume {run}")
+    out.result(state, f"run {run} is {state.state}; go on with: {ref.command('resume')}")
 
 
 def _overrides(

@@ -9,7 +9,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from dflashctl.views.palette import ACCENT, CAUTION, QUIET, duration
+from dflashctl.views.palette import ACCENT, CAUTION, QUIET, countdown, duration
 from dflashctl_remote.spec.events import (
     CheckpointSaved,
     Failed,
@@ -34,6 +34,8 @@ class JobBoard:
         self._notices: list[str] = []
         self.remark = ""
         """One line below, for example that it is being stopped."""
+        self.until_s: float | None = None
+        """When the remark ends, by the clock."""
 
     def add(self, event: Any) -> None:
         if isinstance(event, Progress):
@@ -52,11 +54,12 @@ class JobBoard:
         for part in self._parts.values():
             bars.add_row(
                 Text(f"  {part.what}"),
-                ProgressBar(total=max(1, part.total), completed=part.done, width=30),
+                ProgressBar(total=max(1, part.total), completed=part.done, width=30, complete_style=ACCENT),
                 Text(f"{part.done:,}/{part.total:,} {part.unit}"),
             )
         notes = [Text(f"  note: {message}", style=CAUTION) for message in self._notices[-3:]]
-        remark = [Text(f"  {self.remark}", style=CAUTION)] if self.remark else []
+        said = countdown(self.remark, self.until_s, self._clock())
+        remark = [Text(f"  {said}", style=CAUTION)] if said else []
         return Group(head, bars, *notes, *remark)
 
 

@@ -41,6 +41,11 @@ def duration(seconds_s: float) -> str:
     return f"{days} d {hours:02d} h"
 
 
+def countdown(remark: str, until_s: float | None, now_s: float) -> str:
+    """The remark, with the seconds that are left if it has an end."""
+    return remark if until_s is None else f"{remark} ({max(0.0, until_s - now_s):.0f} s left)"
+
+
 def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 

@@ -9,7 +9,18 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dflashctl.views.palette import ACCENT, CAUTION, HEADLINE, QUIET, binary, duration, percent, si, sparkline
+from dflashctl.views.palette import (
+    ACCENT,
+    CAUTION,
+    HEADLINE,
+    QUIET,
+    binary,
+    countdown,
+    duration,
+    percent,
+    si,
+    sparkline,
+)
 from dflashctl_remote.spec.events import CheckpointSaved, Notice, Progress, Started, Step
 
 SPARK_WIDTH = 44
@@ -30,6 +41,8 @@ class TrainingBoard:
         self._saved: CheckpointSaved | None = None
         self._notices: list[str] = []
         self.remark = ""
+        self.until_s: float | None = None
+        """When the remark ends, by the clock."""
 
     def add(self, event: Any) -> None:
         match event:
@@ -48,7 +61,7 @@ class TrainingBoard:
         parts: list[RenderableType] = [self._figures() if self._steps else self._waiting()]
         parts += [Text(f"note: {message}", style=CAUTION) for message in self._notices[-2:]]
         if self.remark:
-            parts.append(Text(self.remark, style=CAUTION))
+            parts.append(Text(countdown(self.remark, self.until_s, self._clock()), style=CAUTION))
         title = f"train {self._run_id}" + (f" on {self._device}" if self._device else "")
         return Panel(Group(*parts), title=title, title_align="left", border_style=ACCENT, width=88)
 
@@ -62,7 +75,7 @@ class TrainingBoard:
         last = self._steps[-1]
         bar = Table.grid(padding=(0, 1))
         bar.add_row(
-            ProgressBar(total=last.num_steps, completed=last.step, width=SPARK_WIDTH),
+            ProgressBar(total=last.num_steps, completed=last.step, width=SPARK_WIDTH, complete_style=ACCENT),
             Text(f"step {last.step:,} of {last.num_steps:,}"),
             Text(self._remaining(), style=QUIET),
         )

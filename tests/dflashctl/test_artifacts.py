@@ -43,6 +43,13 @@ def test_unknown_run_names_those_that_are_there(work):
         work.run("yours")
 
 
+def test_command_for_a_run_names_the_work_folder_unless_it_is_the_usual_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    usual, other = (Workdir(tmp_path / name).new_run("r") for name in ("dflashctl-work", "my work"))
+    assert usual.command("resume") == "dflashctl train resume r"
+    assert other.command("resume") == "dflashctl train resume r --workdir 'my work'"
+
+
 @pytest.mark.parametrize("name", ["", "..", "a/b", "-x"])
 def test_name_that_leaves_the_folder_is_refused(work, name):
     with pytest.raises(ConfigError, match="cannot be a run's name"):

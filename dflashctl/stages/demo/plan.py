@@ -11,7 +11,7 @@ from dflashctl.config.load import Override, Tree, with_override
 from dflashctl.errors import ConfigError
 
 RUN_ID = "demo"
-NUM_STEPS = 300
+NUM_STEPS = 200
 NUM_EVAL_PROMPTS = 24
 NUM_GENERATE_PROMPTS = 400
 """Of a target that is not the embedded one, whose own answers have to be made first."""

@@ -76,7 +76,7 @@ def start(plan: TrainPlan, transport: Transport) -> JobHandle:
         state = state_of(plan.run, transport).state
         raise ConfigError(
             f"run {plan.run.run_id} exists already ({state}), nothing was started",
-            hint=f"dflashctl train resume {plan.run.run_id}, or choose another --run-id",
+            hint=f"{plan.run.command('resume')}, or choose another --run-id",
         ) from error
     return start_job(plan.job, transport)
 
@@ -87,7 +87,7 @@ def resume(run: RunRef, job: JobPlan, transport: Transport) -> JobHandle:
     if state.state in ("running", "finished"):
         raise ConfigError(
             f"run {run.run_id} is {state.state}, there is nothing to resume",
-            hint=f"dflashctl train watch {run.run_id}",
+            hint=run.command("watch"),
         )
     run.stop_path.unlink(missing_ok=True)
     require_modules(transport)

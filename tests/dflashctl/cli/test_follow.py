@@ -42,8 +42,8 @@ class InterruptingWatcher(Watcher):
         if isinstance(event, self._kinds):
             raise KeyboardInterrupt
 
-    def remark(self, text):
-        super().remark(text)
+    def remark(self, text, until_s=None):
+        super().remark(text, until_s)
         self.remarks.append(text)
 
 

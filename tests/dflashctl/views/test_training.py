@@ -28,7 +28,7 @@ def test_time_left_follows_from_the_pace_of_late_steps(text_of, step):
     assert "about 1 min 30 s left" in text_of(board)
 
 
-def test_remark_stands_on_the_board(text_of):
+def test_remark_counts_down_on_the_board(text_of):
     board = TrainingBoard("r", lambda: 0.0)
-    board.remark = "stopping in good order"
-    assert "stopping in good order" in text_of(board)
+    board.remark, board.until_s = "stopping in good order", 60.0
+    assert "stopping in good order (60 s left)" in text_of(board)
