@@ -8,6 +8,7 @@ Source: the layout that the public `dflash` package 0.1.0 reads (facts of the fo
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -58,15 +59,19 @@ class Drafter(nn.Module):
     def context_keys_values(self, context_TD: Tensor, positions_T: Tensor) -> tuple[KeysValues, ...]:
         """Keys and values of the context for every layer; `positions_T` restart at 0 in each document."""
         rope = self._rope(positions_T, context_TD.dtype)
-        return tuple(layer.self_attn.keys_values(context_TD, rope) for layer in self.layers)
+        return tuple(layer.self_attn.keys_values(context_TD, rope) for layer in self._stack)
 
     def forward(self, block_QD: Tensor, positions_Q: Tensor, context: Sequence[KeysValues], attend: Attend) -> Tensor:
         """Block embeddings to final normed states, [Q, D] -> [Q, D]; the target's head turns them into logits."""
         rope = self._rope(positions_Q, block_QD.dtype)
         hidden_QD = block_QD
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self._stack):
             hidden_QD = layer(index, hidden_QD, rope, context[index], attend)
         return self.norm(hidden_QD)
+
+    @property
+    def _stack(self) -> list["DrafterLayer"]:
+        return cast("list[DrafterLayer]", list(self.layers))
 
     def _rope(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         size = self.config.head_dim

@@ -65,7 +65,7 @@ class _LinearCE(torch.autograd.Function):
         return (cross_entropy_R * weights_R).sum(), cross_entropy_R, top1_R
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor, *_: Any) -> tuple[Tensor, None, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_loss: Tensor, *_: Any) -> tuple[Tensor, None, None, None, None]:
         (grad_RD,) = ctx.saved_tensors
         return grad_RD * grad_loss.to(grad_RD.dtype), None, None, None, None
 

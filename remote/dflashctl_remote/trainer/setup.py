@@ -18,9 +18,9 @@ from dflashctl_remote.drafter.objective import AttentionName
 from dflashctl_remote.spec.drafter import DrafterConfig, resolve_drafter
 from dflashctl_remote.spec.errors import BadInput
 from dflashctl_remote.spec.events import EventLog, Notice
-from dflashctl_remote.spec.manifest import read_manifest, sha256_of
+from dflashctl_remote.spec.manifest import read_manifest
 from dflashctl_remote.spec.train import RunRecord, TrainSpec
-from dflashctl_remote.target.load import Target, load_target, resolve_device, resolve_dtype
+from dflashctl_remote.target.load import Target, load_target, resolve_device, resolve_dtype, target_sha256
 from dflashctl_remote.trainer.checkpoint import (
     Newest,
     TrainerState,
@@ -138,7 +138,7 @@ def _state_before_training(spec: TrainSpec, dtype: torch.dtype) -> TrainerState:
         epoch=0.0,
         loss=None,
         dtype=str(dtype).removeprefix("torch."),
-        target_sha256=_target_identity(Path(spec.target)),
+        target_sha256=target_sha256(spec.target),
         dataset_sha256=_dataset_identity(Path(spec.dataset)),
         train=spec,
     )
@@ -178,12 +178,6 @@ def _notice_left_out(plan: BatchPlan, num_documents: int, events: EventLog) -> N
         events.emit(
             Notice(message=f"{plan.num_unusable} of {num_documents} documents have no place for a block, left out")
         )
-
-
-def _target_identity(folder: Path) -> str:
-    """Of its config and the names and sizes of its weights: hashing 50 GB at every start would cost minutes."""
-    sizes = sorted((path.name, path.stat().st_size) for path in folder.glob("*.safetensors"))
-    return hashlib.sha256(json.dumps([sha256_of(folder / "config.json"), sizes]).encode()).hexdigest()
 
 
 def _dataset_identity(folder: Path) -> str:
