@@ -32,7 +32,7 @@ def generate(
     target: Target = None,
     prompts: Annotated[Path | None, typer.Option("--prompts", metavar="FILE", help="JSONL of {id, messages}.")] = None,
     output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="JSONL that is written.")] = None,
-    max_new_tokens: Annotated[int | None, typer.Option("--max-new-tokens")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option("--max-new-tokens", help="An answer is cut there.")] = None,
     skip_bad: SkipBad = False,
     workdir: WorkdirOption = DEFAULT_WORKDIR,
     host: Host = "local",
@@ -73,7 +73,9 @@ def tokenize(
     output: Annotated[
         Path | None, typer.Option("--output", metavar="DIR", help="Dataset folder that is written.")
     ] = None,
-    max_length_tokens: Annotated[int | None, typer.Option("--max-length-tokens")] = None,
+    max_length_tokens: Annotated[
+        int | None, typer.Option("--max-length-tokens", help="Longer documents are cut there.")
+    ] = None,
     skip_bad: SkipBad = False,
     workdir: WorkdirOption = DEFAULT_WORKDIR,
     host: Host = "local",

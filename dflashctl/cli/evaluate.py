@@ -36,10 +36,11 @@ def run(
         Path | None, typer.Option("--prompts", metavar="FILE", help="JSONL of {id, messages}, held out.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="DIR", help="Default: under --workdir, by checkpoint.")
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="Default: under --workdir, named by checkpoint and settings."),
     ] = None,
     num_prompts: Annotated[int | None, typer.Option("--num-prompts", help="Only the first so many.")] = None,
-    max_new_tokens: Annotated[int | None, typer.Option("--max-new-tokens")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option("--max-new-tokens", help="An answer is cut there.")] = None,
     workdir: WorkdirOption = DEFAULT_WORKDIR,
     host: Host = "local",
     dry_run: DryRun = False,
@@ -49,11 +50,10 @@ def run(
     from dflashctl.cli.run_job import job_folder, run_job
     from dflashctl.config.run import load_section
     from dflashctl.stages.evaluate.apply import read_report
-    from dflashctl.stages.evaluate.plan import plan_evaluate
+    from dflashctl.stages.evaluate.plan import default_output, plan_evaluate
     from dflashctl.views.evaluation import acceptance, acceptance_by_slot
     from dflashctl_remote.spec.evaluate import EvalSpec
 
-    folder = job_folder(workdir, "evaluate")
     root = Workdir(workdir.expanduser().absolute())
     overrides = overrides_of(
         set_,
@@ -64,13 +64,15 @@ def run(
         num_prompts=("evaluate.num_prompts", num_prompts),
         max_new_tokens=("evaluate.max_new_tokens", max_new_tokens),
     )
-    default_output = Override("evaluate.output", str(root.evaluations / folder.name), "default")
-    spec = load_section("evaluate", EvalSpec, config, overrides, fallbacks=(default_output,))
+    unset = Override("evaluate.output", "", "default")
+    spec = load_section("evaluate", EvalSpec, config, overrides, fallbacks=(unset,))
     ref = root.checkpoint(spec.checkpoint)
     ref.manifest()
     spec = spec.model_copy(update={"checkpoint": str(ref.folder)})
+    if not spec.output:
+        spec = spec.model_copy(update={"output": str(default_output(spec, ref.label, root.evaluations))})
     transport = transport_of(host)
-    plan = plan_evaluate(spec, folder, site_of(transport))
+    plan = plan_evaluate(spec, job_folder(workdir, "evaluate"), site_of(transport))
     out = Output(is_json=json)
     if run_job(plan, transport, out, title="eval run", is_dry_run=dry_run) is not None:
         report = read_report(plan.writes[0])

@@ -8,13 +8,13 @@ import typer
 
 from dflashctl.cli.output import print_error
 from dflashctl.errors import DflashctlError, JobFailed
-from dflashctl_remote.spec.errors import BundleError
+from dflashctl_remote.spec.errors import BundleError, is_disk_full
 
 
 def guarded(body: Callable[[], object], *, is_debug: bool = False, is_json: bool = False) -> int:
     """Run `body` and return the exit code of the process; what is raised is printed here and nowhere else."""
     try:
-        code = body()
+        result = body()
     except (DflashctlError, BundleError) as error:
         _report(error, type(error).__name__, error.message, error.hint, error.exit_code, is_debug, is_json)
         return error.exit_code
@@ -28,11 +28,20 @@ def guarded(body: Callable[[], object], *, is_debug: bool = False, is_json: bool
     except (KeyboardInterrupt, typer.Abort) as error:
         _report(error, "Interrupted", "interrupted", "", 130, is_debug, is_json)
         return 130
+    except OSError as error:
+        code = 4 if is_disk_full(error) else 2
+        _report(error, type(error).__name__, _sentence(error), "", code, is_debug, is_json)
+        return code
     except Exception as error:  # noqa: BLE001 - the door
         message = f"bug: {type(error).__name__}: {error}"
         _report(error, type(error).__name__, message, "run it again with --debug", 1, is_debug, is_json)
         return 1
-    return code if isinstance(code, int) else 0
+    return result if isinstance(result, int) else 0
+
+
+def _sentence(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename is not None else ""
+    return f"{where}{error.strerror or error}"
 
 
 def _report(

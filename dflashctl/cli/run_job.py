@@ -31,4 +31,4 @@ def run_job(plan: JobPlan, transport: Transport, out: Output, *, title: str, is_
         return None
     watcher = Watcher(out, JobBoard(title, time.time))
     handle = start_job(plan, transport)
-    return follow_to_end(handle, watcher, host=plan.host, resume_hint="give the same command again; it starts over")
+    return follow_to_end(handle, watcher, host=plan.host, resume_hint="give the same command again")

@@ -1,5 +1,6 @@
 """An evaluation as a plan, and two reports side by side. Pure."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +46,13 @@ def plan_evaluate(spec: EvalSpec, folder: Path, site: Site) -> JobPlan:
         }
     )
     return plan_job("evaluate", absolute, folder, site, writes=(Path(absolute.output),))
+
+
+def default_output(spec: EvalSpec, label: str, evaluations: Path) -> Path:
+    """A folder named by the checkpoint and by all settings: the same command again goes on where it was."""
+    settings = spec.model_dump_json(exclude={"output"})
+    name = f"{label.replace('@', '-step-')}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
+    return evaluations / name
 
 
 def compare(before: EvalReport, after: EvalReport) -> Comparison:

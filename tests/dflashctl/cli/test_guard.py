@@ -1,3 +1,4 @@
+import errno
 import json
 
 import pytest
@@ -30,6 +31,8 @@ def raiser(error):
         (errors.Regression("x"), 7),
         (errors.Interrupted("x"), 130),
         (KeyboardInterrupt(), 130),
+        (PermissionError(errno.EACCES, "Permission denied", "/root/x"), 2),
+        (OSError(errno.ENOSPC, "No space left on device", "/w/run.json"), 4),
         (ZeroDivisionError("x"), 1),
     ],
 )
@@ -45,6 +48,11 @@ def test_body_that_returns_a_code_passes_it_on():
 def test_user_sees_one_sentence_and_what_to_do_next(capsys):
     guarded(raiser(errors.ConfigError("no such run", hint="dflashctl train list")))
     assert capsys.readouterr().err == "dflashctl: no such run\n  next: dflashctl train list\n"
+
+
+def test_file_that_cannot_be_used_is_named(capsys):
+    guarded(raiser(PermissionError(errno.EACCES, "Permission denied", "/root/x")))
+    assert capsys.readouterr().err == "dflashctl: /root/x: Permission denied\n"
 
 
 def test_traceback_only_with_debug(capsys):

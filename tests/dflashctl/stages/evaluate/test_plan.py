@@ -1,6 +1,17 @@
+from pathlib import Path
+
 import pytest
 
-from dflashctl.stages.evaluate.plan import compare
+from dflashctl.stages.evaluate.plan import compare, default_output
+from dflashctl_remote.spec.evaluate import EvalSpec
+
+
+def test_default_output_is_the_same_for_the_same_settings_and_no_other():
+    spec = EvalSpec(target="/t", checkpoint="/c", prompts="/p", output="")
+    first = default_output(spec, "demo@20", Path("/e"))
+    assert first.name.startswith("demo-step-20-")
+    assert default_output(spec.model_copy(update={"output": "/x"}), "demo@20", Path("/e")) == first
+    assert default_output(spec.model_copy(update={"num_prompts": 3}), "demo@20", Path("/e")) != first
 
 
 def test_headline_is_tau_without_repeats(eval_report):
