@@ -16,17 +16,17 @@ def acceptance(reports: Sequence[tuple[str, EvalReport]]) -> RenderableType:
 
     tau counts tokens per target pass, bonus included.
     """
-    table = Table(box=None, header_style=QUIET, padding=(0, 2))
-    table.add_column("drafts from")
-    for column in ("tau", "tau without repeats", "verify steps", "tokens"):
+    table = Table(box=None, header_style=QUIET, padding=(0, 1))
+    table.add_column("drafts from", no_wrap=True)
+    for column in ("tau", "tau without\nrepeats", "verify\nsteps", "tokens"):
         table.add_column(column, justify="right")
     for name, report in reports:
         style = HEADLINE if report is reports[-1][1] else ""
         _row(table, name, report.drafter, report.drafter_without_repeats, style)
     last = reports[-1][1]
-    _row(table, "bigram look-up in the own text", last.bigram_lookup)
+    _row(table, "look-up: last bigram in the own text", last.bigram_lookup)
     if last.bigram_table is not None:
-        _row(table, "bigram table of the training text", last.bigram_table)
+        _row(table, "look-up: bigrams of the training text", last.bigram_table)
     return Group(_title(last), table, _remarks(last))
 
 
@@ -72,11 +72,16 @@ def _title(report: EvalReport) -> Text:
 def _row(table: Table, name: str, tau: Tau, without_repeats: Tau | None = None, style: str = "") -> None:
     table.add_row(
         name,
-        f"{tau.tau:.2f}",
-        Text(f"{without_repeats.tau:.2f}" if without_repeats else "-", style=style),
+        _figure(tau),
+        Text(_figure(without_repeats) if without_repeats else "-", style=style),
         f"{tau.num_verify_steps:,}",
         f"{tau.num_tokens:,}",
     )
+
+
+def _figure(tau: Tau) -> str:
+    """Without a step there was nothing to measure."""
+    return f"{tau.tau:.2f}" if tau.num_verify_steps else "none left"
 
 
 def _remarks(report: EvalReport) -> RenderableType:

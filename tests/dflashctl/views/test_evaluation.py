@@ -1,5 +1,6 @@
 from dflashctl.stages.evaluate.plan import compare
 from dflashctl.views.evaluation import acceptance, acceptance_by_slot, comparison
+from dflashctl_remote.spec.evaluate import Tau
 
 
 def test_table_has_before_after_and_the_look_ups(text_of, eval_report):
@@ -8,8 +9,8 @@ def test_table_has_before_after_and_the_look_ups(text_of, eval_report):
     lines = {line.strip()[:14]: line.split() for line in text.splitlines()}
     assert lines["drafter before"][-4:] == ["1.10", "1.05", "700", "2,000"]
     assert lines["drafter after "][-4:] == ["3.00", "2.50", "700", "2,000"]
-    assert lines["bigram look-up"][-4:] == ["1.40", "-", "1,400", "2,000"]
-    assert lines["bigram table o"][-4:] == ["1.70", "-", "1,170", "2,000"]
+    assert lines["look-up: last "][-4:] == ["1.40", "-", "1,400", "2,000"]
+    assert lines["look-up: bigra"][-4:] == ["1.70", "-", "1,170", "2,000"]
 
 
 def test_table_says_that_it_was_measured_and_how(text_of, eval_report):
@@ -26,7 +27,7 @@ def test_output_that_left_greedy_stands_out(text_of, eval_report):
 
 
 def test_report_without_a_bigram_table_has_no_row_for_it(text_of, eval_report):
-    assert "bigram table" not in text_of(acceptance((("drafter", eval_report(bigram_table=None)),)))
+    assert "bigrams of the training text" not in text_of(acceptance((("drafter", eval_report(bigram_table=None)),)))
 
 
 def test_comparison_shows_change_and_caveats(text_of, eval_report):
@@ -37,3 +38,8 @@ def test_comparison_shows_change_and_caveats(text_of, eval_report):
 
 def test_every_slot_has_its_share(text_of, eval_report):
     assert "70 %" in text_of(acceptance_by_slot(eval_report()))
+
+
+def test_tau_of_nothing_is_not_a_figure(text_of, eval_report):
+    nothing = Tau(tau=0.0, num_tokens=0, num_verify_steps=0)
+    assert "none left" in text_of(acceptance((("drafter", eval_report(drafter_without_repeats=nothing)),)))
