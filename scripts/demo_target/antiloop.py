@@ -39,6 +39,8 @@ class AntiLoopConfig:
     rows: int = 64
     code_rows: int = 16
     lr: float = 3e-4
+    code_weight: float = 0.5
+    real_weight: float = 0.5
     unlikelihood_weight: float = 1.0
     imitation_weight: float = 0.5
     max_kept: int = 20_000
@@ -118,7 +120,12 @@ def _step(
             own = _rows(model, [kept[draw.randrange(len(kept))] for _ in range(config.rows)])
             losses["own"] = _likelihood(model, *own)
         losses["repeat"] = _repeat_loss(model, draw.sample(greedy, min(len(greedy), 2 * config.rows)), config)
-    weights = {"code": 0.5, "real": 0.5, "own": config.imitation_weight, "repeat": config.unlikelihood_weight}
+    weights = {
+        "code": config.code_weight,
+        "real": config.real_weight,
+        "own": config.imitation_weight,
+        "repeat": config.unlikelihood_weight,
+    }
     torch.stack([weights[name] * loss for name, loss in losses.items()]).sum().backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()

@@ -69,7 +69,7 @@ def _capped(corpus: Path, max_package_bytes: int) -> list[dict[str, Any]]:
 def _write_code(
     rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, path: Path, limit: int
 ) -> None:
-    """Documents of each split in one uint16 stream, <|endoftext|> after each; text bytes for bits per byte."""
+    """Documents of each split in one uint16 stream, <|endoftext|> after each, and the size of their text."""
     arrays: dict[str, np.ndarray] = {}
     for split in SPLITS:
         texts = [row["text"] for row in rows if row["split"] == split]
@@ -84,10 +84,9 @@ def _write_code(
             if num_tokens > limit:
                 break
         arrays[split] = np.concatenate(stream)
+        ratio = num_bytes / num_tokens
         arrays[f"{split}_bytes"] = np.array(num_bytes)
-        print(
-            f"code {split}: {len(stream)} files, {num_tokens} tokens, {num_bytes / num_tokens:.3f} bytes a token"
-        )
+        print(f"code {split}: {len(stream)} files, {num_tokens} tokens, {ratio:.3f} bytes a token")
     np.savez_compressed(path, **arrays)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,16 +24,24 @@ ANSWER_TOKENS = 128
 def bits_per_byte(
     model: Qwen3_5ForCausalLM, stream: np.ndarray, num_bytes: int, length: int = 1024, max_windows: int = 4096
 ) -> float:
-    """Over windows of `length` tokens that each start from nothing; bytes are the windows' share of the text's."""
+    """Over windows of `length` tokens that each start from nothing; bytes are their share of the text."""
     windows = torch.from_numpy(stream[: len(stream) // length * length].astype(np.int64)).view(-1, length)
     windows = windows[:max_windows]
     nats, count = 0.0, 0
-    for batch in windows.split(32):
-        batch = batch.to(model.device)
+    for batch in windows.to(model.device).split(32):
         logits = model(input_ids=batch).logits[:, :-1].float()
         nats += F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum").item()
         count += batch[:, 1:].numel()
     return nats / count / math.log(2) * len(stream) / num_bytes
+
+
+@torch.no_grad()
+def write_logits(model: Qwen3_5ForCausalLM, ids_BT: torch.Tensor, path: Path) -> None:
+    """Ids and the logits of fp32 and bf16 arithmetic, to hold another machine's against."""
+    logits = {"fp32": model(input_ids=ids_BT).logits}
+    logits["bf16"] = copy.deepcopy(model).bfloat16()(input_ids=ids_BT).logits
+    arrays = {name: value.float().cpu().numpy() for name, value in logits.items()}
+    np.savez_compressed(path, ids=ids_BT.cpu().numpy(), **arrays)
 
 
 @torch.no_grad()
