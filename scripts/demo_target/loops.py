@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,6 +55,26 @@ def completes_repeat(tokens: Sequence[int], span: int) -> list[bool]:
         flags[start + span - 1] = gram in seen
         seen.add(gram)
     return flags
+
+
+def lookup_share(answers: Sequence[Sequence[int]]) -> float:
+    """Share of tokens that two preceding tokens give away, by the commonest successor in the other answers.
+
+    High values mean that all answers are alike: a table could then draft for the model.
+    """
+    successors: defaultdict[tuple[int, int], Counter[int]] = defaultdict(Counter)
+    grams = [gram for answer in answers for gram in set(_ngrams(answer, 3))]
+    for first, second, third in grams:
+        successors[first, second][third] += 1
+    hits = total = 0
+    for answer in answers:
+        own = set(_ngrams(answer, 3))
+        for first, second, third in _ngrams(answer, 3):
+            others = {t: n - ((first, second, t) in own) for t, n in successors[first, second].items()}
+            best = max(others, key=lambda t: others[t])
+            hits += others[best] > 0 and best == third
+            total += 1
+    return hits / max(1, total)
 
 
 def distinct_share(tokens: Sequence[int], span: int = 4) -> float:
