@@ -10,7 +10,8 @@ class MuonAdamW:
     """Two optimizers that step as one; `set_lr` takes the rate of both."""
 
     def __init__(self, model: nn.Module, lr: float, weight_decay: float) -> None:
-        matrices, others = [], []
+        matrices: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
         for name, parameter in model.named_parameters():
             is_matrix = parameter.ndim == 2 and "embed" not in name and "lm_head" not in name
             (matrices if is_matrix else others).append(parameter)

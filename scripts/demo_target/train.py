@@ -110,7 +110,8 @@ def _train_base(run: Run) -> None:
     args = run.args
     optimizer = MuonAdamW(run.model, args.lr, weight_decay=0.1)
     start = time.monotonic()
-    step, window = 0, {"code": 0.0, "chat": 0.0}
+    step = 0
+    window: dict[str, Any] = {"code": 0.0, "chat": 0.0}
     while (elapsed := time.monotonic() - start) < args.code_seconds + args.chat_seconds:
         is_chat = elapsed > args.code_seconds
         left = 1 - (elapsed - args.code_seconds) / max(1e-9, args.chat_seconds) if is_chat else 1.0
