@@ -34,6 +34,10 @@ def main() -> None:
     parser.add_argument("--max-bytes", type=int, default=25_000_000, help="of training text read")
     args = parser.parse_args()
     train_tokenizer(_texts(args.corpus, args.max_bytes)).save_pretrained(args.out)
+    # The class name that every transformers version knows; version 5 would write its own new one.
+    config_path = args.out / "tokenizer_config.json"
+    config = json.loads(config_path.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    config_path.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
