@@ -61,16 +61,20 @@ def share_out(total: int, claims: np.ndarray, limits: np.ndarray) -> np.ndarray:
     """
     shares = np.zeros_like(limits)
     left = min(total, int(limits.sum()))
+    is_open = (limits > 0) & (claims > 0)
     while left > 0:
-        is_open = (shares < limits) & (claims > 0)
         weights = np.where(is_open, claims, 0).astype(np.float64)
-        exact = left * weights / weights.sum()
-        whole = np.minimum(np.floor(exact).astype(shares.dtype), limits - shares)
-        if whole.sum() == 0:
-            order = np.argsort(-exact, kind="stable")[:left]
-            whole[order] = np.where(is_open[order], 1, 0)
-        shares += whole
-        left -= int(whole.sum())
+        quotas = left * weights / weights.sum()
+        is_full = is_open & (quotas >= limits)
+        if not is_full.any():
+            shares += np.floor(quotas).astype(shares.dtype)
+            remainders = np.where(is_open, quotas - np.floor(quotas), -1.0)
+            num_over = left - int(np.floor(quotas).sum())
+            shares[np.argsort(-remainders, kind="stable")[:num_over]] += 1
+            break
+        shares[is_full] = limits[is_full]
+        left -= int(limits[is_full].sum())
+        is_open &= ~is_full
     return shares
 
 

@@ -60,6 +60,18 @@ def test_share_out_gives_all_it_can_and_nobody_more_than_its_limit(total: int, s
     assert shares.sum() == min(total, limits.sum())
 
 
+def test_share_out_gives_what_is_left_over_to_the_largest_remainders() -> None:
+    claims = np.array([60, 33, 7])
+    assert share_out(10, claims, claims).tolist() == [6, 3, 1]
+
+
+@given(total=st.integers(1, 200), sizes=st.lists(st.integers(1, 60), min_size=1, max_size=12))
+def test_share_out_is_within_one_of_everybodys_quota(total: int, sizes: list[int]) -> None:
+    claims = np.array(sizes)
+    quotas = total * claims / claims.sum()
+    assert np.abs(share_out(total, claims, np.full(len(sizes), 1000)) - quotas).max() < 1
+
+
 def anchors_at(row: PackedRow, *indices: int) -> Anchors:
     at = np.array(indices)
     return Anchors(at, row.positions_T[at], row.document_ids_T[at], len(at))
