@@ -114,12 +114,12 @@ def inspect(
         typer.Option("--target", metavar="DIR", help="Whose tokenizer decodes; default: the dataset's own."),
     ] = None,
     document: Annotated[
-        list[int] | None, typer.Option("--document", metavar="N", help="Show this one, from 0; repeatable.")
+        list[int] | None, typer.Option("--document", metavar="N", min=0, help="Show this one, from 0; repeatable.")
     ] = None,
     tokens_per_batch: Annotated[
-        int | None, typer.Option("--tokens-per-batch", help="Also report how rows of this size pack.")
+        int | None, typer.Option("--tokens-per-batch", min=1, help="Also report how rows of this size pack.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of the packing.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Of the packing.")] = 0,
     output: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="Keep the report there, as JSON.")
     ] = None,

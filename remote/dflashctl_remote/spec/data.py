@@ -28,7 +28,7 @@ class GenerateSpec(Spec):
     skip_bad: bool = False
     device: Device = "auto"
     dtype: Dtype = "auto"
-    num_threads: int | None = None
+    num_threads: int | None = Field(default=None, gt=0)
 
 
 class TokenizeSpec(Spec):
@@ -73,7 +73,7 @@ class InspectSpec(Spec):
     """Indices, from 0."""
     tokens_per_batch: int | None = Field(default=None, gt=0)
     """Also report how rows of this many tokens would be packed; None: don't."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Of the packing that is reported on."""
     output: str
     """JSON file that is written: an InspectReport."""

@@ -5,6 +5,8 @@
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from dflashctl_remote.spec.base import Spec
 from dflashctl_remote.spec.errors import ArtifactCorrupt, BadInput
 
@@ -16,19 +18,21 @@ GAMMA_BY_BLOCK_SIZE = {16: 7.0, 10: 5.0, 8: 4.0}
 class DrafterSpec(Spec):
     """Fields left at None are taken from the target or from the rule that the field names."""
 
-    num_layers: int = 5
-    num_heads: int = 32
-    num_kv_heads: int = 8
-    head_dim: int = 128
-    intermediate_size: int | None = None
+    num_layers: int = Field(default=5, gt=0)
+    num_heads: int = Field(default=32, gt=0)
+    num_kv_heads: int = Field(default=8, gt=0)
+    head_dim: int = Field(default=128, gt=0, multiple_of=2)
+    """Even: the rotary embedding turns pairs."""
+    intermediate_size: int | None = Field(default=None, gt=0)
     """MLP width; None: the target's."""
-    block_size: int = 16
-    num_taps: int = 5
-    tap_layers: tuple[int, ...] | None = None
+    block_size: int = Field(default=16, ge=2)
+    """The anchor and at least one slot."""
+    num_taps: int = Field(default=5, gt=0)
+    tap_layers: tuple[int, ...] | None = Field(default=None, min_length=1)
     """0-based decoder layers of the target whose outputs are read; None: evenly spaced (`even_taps`)."""
-    num_sliding_layers: int = 0
+    num_sliding_layers: int = Field(default=0, ge=0)
     """The first so many layers use the sliding window (z-lab Qwen3.6-27B: 4 of 5)."""
-    sliding_window_tokens: int | None = None
+    sliding_window_tokens: int | None = Field(default=None, gt=0)
     mask_token_id: int | None = None
     """None: the tokenizer's mask token; never pad or eos."""
     is_causal: bool | None = None
@@ -202,7 +206,7 @@ def resolve_drafter(spec: DrafterSpec, target: TargetShape) -> DrafterConfig:
     """Fill the spec from the target and check what would make a drafter silently useless.
 
     Raises BadInput: taps out of range or repeated, mask token missing, out of the vocabulary, or equal to
-    pad or eos, a window without sliding layers or the reverse, a block too short, heads that do not divide.
+    pad or eos, a window without sliding layers or the reverse, heads that do not divide.
     """
     taps = spec.tap_layers if spec.tap_layers is not None else even_taps(target.num_layers, spec.num_taps)
     if not taps or min(taps) < 0 or max(taps) >= target.num_layers:
@@ -224,8 +228,6 @@ def resolve_drafter(spec: DrafterSpec, target: TargetShape) -> DrafterConfig:
         raise BadInput(f"mask token {mask} is the pad token: the drafter could not tell them apart")
     if mask in target.eos_token_ids:
         raise BadInput(f"mask token {mask} is an eos token: the drafter could not tell them apart")
-    if spec.block_size < 2:
-        raise BadInput(f"block size {spec.block_size}: a block needs its anchor and at least one slot")
     if spec.num_heads % spec.num_kv_heads:
         raise BadInput(f"{spec.num_heads} heads cannot share {spec.num_kv_heads} key-value heads evenly")
     if not 0 <= spec.num_sliding_layers <= spec.num_layers:

@@ -24,7 +24,7 @@ class EvalSpec(Spec):
     device: Device = "auto"
     dtype: Dtype = "auto"
     """auto: float32, where greedy speculative output equals plain greedy token for token."""
-    num_threads: int | None = None
+    num_threads: int | None = Field(default=None, gt=0)
     check_greedy: int = Field(default=2, ge=0)
     """So many prompts are decoded plainly as well and compared token for token."""
 

@@ -1,6 +1,6 @@
 """The train section: everything that decides a training run. The trainer reads only the resolved copy in run.json."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -9,6 +9,7 @@ from dflashctl_remote.spec.drafter import DrafterSpec
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class ObjectiveSpec(Spec):
@@ -24,9 +25,9 @@ class ObjectiveSpec(Spec):
 
 class OptimSpec(Spec):
     learning_rate: float = Field(default=6e-4, gt=0)
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-8
-    weight_decay: float = 0.01
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.01, ge=0)
     warmup_fraction: float = Field(default=0.04, ge=0, lt=1)
     min_lr_fraction: float = Field(default=0.0, ge=0, le=1)
     clip_norm: float = Field(default=1.0, gt=0)
@@ -65,13 +66,13 @@ class TrainSpec(Spec):
     optim: OptimSpec = OptimSpec()
     batch: BatchSpec = BatchSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     device: Device = "auto"
     dtype: Dtype = "auto"
     """Of target and drafter; auto: bfloat16 on a GPU, float32 on a CPU."""
     attention: Literal["auto", "eager", "flex"] = "auto"
     """auto: flex on a GPU, eager on a CPU."""
-    num_threads: int | None = None
+    num_threads: int | None = Field(default=None, gt=0)
     """CPU threads of torch; None: torch's own choice."""
 
 

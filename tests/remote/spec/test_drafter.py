@@ -57,7 +57,6 @@ def test_defaults_give_the_published_drafter_of_qwen3_6_27b() -> None:
         ({"mask_token_id": 248055}, "is the pad token"),
         ({"mask_token_id": 248044}, "is an eos token"),
         ({"mask_token_id": 248320}, "outside the vocabulary"),
-        ({"block_size": 1}, "at least one slot"),
         ({"num_heads": 30}, "evenly"),
         ({"num_sliding_layers": 4}, "go together"),
         ({"num_sliding_layers": 6, "sliding_window_tokens": 64}, "6 sliding layers of 5"),
