@@ -56,7 +56,7 @@ def parse_set(text: str) -> Override:
         raise ConfigError(f"--set {text}: wanted KEY=VALUE", hint="for example --set train.optim.learning_rate=3e-4")
     try:
         value = yaml.safe_load(raw)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"--set {text}: the value is not readable as YAML") from error
     return Override(path.strip(), value, "--set")
 
@@ -70,19 +70,25 @@ def load_tree(file: Path | None, overrides: tuple[Override, ...]) -> Tree:
 
 
 def _read_yaml(file: Path) -> Tree:
+    origins: dict[Key, str] = {}
     try:
         node = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        values = None if node is None else _construct(node, (), file, origins)
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not UTF-8 text: byte 0x{error.object[error.start]:02x}") from error
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{file}{line}: not valid YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file}: not valid YAML: {str(error).splitlines()[0]}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{file} holds values within values without end") from error
     if node is None:
         return Tree({})
     if not isinstance(node, yaml.MappingNode):
         raise ConfigError(f"{file}:1: wanted sections (data:, train:, evaluate:), found {node.value!r}")
-    origins: dict[Key, str] = {}
-    values = _construct(node, (), file, origins)
     return Tree(values, origins)
 
 
@@ -106,6 +112,8 @@ def _construct(node: yaml.Node, key: Key, file: Path, origins: dict[Key, str]) -
     loader = yaml.SafeLoader("")
     try:
         return loader.construct_object(node, deep=True)
+    except ValueError as error:
+        raise ConfigError(f"{file}:{node.start_mark.line + 1}: {node.value}: {error}") from error
     finally:
         loader.dispose()
 

@@ -70,3 +70,26 @@ def test_empty_file_is_all_defaults(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("")
     assert load_tree(file, ()).values == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"train:\n  seed: \xae\n", "not UTF-8"),
+        (b"a: &a [*a]\n", "without end"),
+        (b"a: " + b"[" * 3000 + b"]" * 3000, "without end"),
+        (b"a:\n  b: 2020-13-45\n", "run.yaml:2"),
+        (b"a:\n  b: !!python/name:os.system\n", "run.yaml:2"),
+        (b"a: \x01\n", "not valid YAML"),
+    ],
+)
+def test_file_that_yaml_chokes_on_is_named(tmp_path, content, said):
+    file = tmp_path / "run.yaml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=said):
+        load_tree(file, ())
+
+
+def test_set_value_that_yaml_chokes_on_is_named():
+    with pytest.raises(ConfigError, match="not readable"):
+        parse_set("train.seed=2020-13-45")
