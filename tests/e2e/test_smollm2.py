@@ -133,7 +133,8 @@ def _timed(wall_s: dict[str, float], stage: str) -> Iterator[None]:
 
 def _run(*arguments: str) -> None:
     print(f"\n$ python {shlex.join(arguments)}", flush=True)
-    subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True)
+    path = os.pathsep.join((str(ROOT), str(ROOT / "remote")))
+    subprocess.run([sys.executable, *arguments], cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, check=True)
 
 
 def _report(name: str) -> EvalReport:
