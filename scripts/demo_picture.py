@@ -15,8 +15,9 @@ from rich.console import Console
 
 from dflashctl.artifacts import CheckpointRef
 from dflashctl.stages.data.apply import read_inspection
-from dflashctl.stages.demo.apply import num_layers_of, read_demo
+from dflashctl.stages.demo.apply import read_demo
 from dflashctl.stages.demo.plan import DemoSettings, plan_demo
+from dflashctl.stages.demo.target import read_target
 from dflashctl.transport.tail import read_events
 from dflashctl.views.demo import outcome, stage_head
 from dflashctl.views.mask import document_mask, legend
@@ -34,7 +35,7 @@ def draw(work: Path, picture: Path) -> None:
     plan = plan_demo(
         DemoSettings(
             target=Path(run_yaml["train"]["target"]),
-            num_target_layers=num_layers_of(Path(run_yaml["train"]["target"])),
+            target_facts=read_target(Path(run_yaml["train"]["target"])),
             workdir=work,
             prompts=Path(run_yaml["evaluate"]["prompts"]),
             num_prompts=run_yaml["evaluate"]["num_prompts"],

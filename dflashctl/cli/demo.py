@@ -16,13 +16,13 @@ from dflashctl.stages.demo.apply import (
     HELDOUT_PROMPTS,
     DemoReport,
     StageTime,
-    num_layers_of,
     prepare,
     read_training,
     shipped_responses,
     write_demo,
 )
 from dflashctl.stages.demo.plan import NUM_EVAL_PROMPTS, NUM_STEPS, DemoPlan, DemoSettings, plan_demo
+from dflashctl.stages.demo.target import read_target
 
 
 def demo(
@@ -65,6 +65,8 @@ def demo(
         )
         return
     report = prepare(plan, is_fresh=fresh)
+    if why := plan.settings.target_facts.why_mask:
+        out.say(f"mask token {plan.settings.target_facts.mask_token_id}: {why}")
     for number, stage in enumerate(plan.stages, start=1):
         if stage.is_done:
             out.say(f"{number}/{len(plan.stages)}  {stage.name}: complete already ({stage.done_when})")
@@ -98,7 +100,7 @@ def _plan(
     chosen = _near(target or DEMO_TARGET)
     settings = DemoSettings(
         target=chosen,
-        num_target_layers=num_layers_of(chosen),
+        target_facts=read_target(chosen),
         workdir=workdir,
         prompts=_near(prompts or HELDOUT_PROMPTS),
         num_prompts=num_prompts or NUM_EVAL_PROMPTS,

@@ -1,7 +1,6 @@
 """What the demo writes beside its stages: run.yaml, and demo.json with what was measured."""
 
 import itertools
-import json
 import os
 import platform
 import shutil
@@ -121,18 +120,6 @@ def read_training(plan: DemoPlan) -> Training | None:
         return None
     last = steps[-1]
     return Training(last.step, last.loss, last.accuracy, max(step.peak_memory_bytes for step in steps))
-
-
-def num_layers_of(target: Path) -> int:
-    """Raises ConfigError if the folder is no Hugging Face causal LM."""
-    try:
-        raw = json.loads((target / "config.json").read_text(encoding="utf-8"))
-        return int(raw.get("text_config", raw)["num_hidden_layers"])
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(
-            f"--target {target} is not the folder of a Hugging Face causal LM: "
-            f"its config.json cannot be read or has no num_hidden_layers"
-        ) from error
 
 
 def _run_text(plan: DemoPlan) -> str:

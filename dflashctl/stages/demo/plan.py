@@ -9,6 +9,7 @@ from typing import Any
 
 from dflashctl.config.load import Override, Tree, with_override
 from dflashctl.errors import ConfigError
+from dflashctl.stages.demo.target import TargetFacts
 
 RUN_ID = "demo"
 NUM_STEPS = 900
@@ -62,7 +63,7 @@ class DemoStage:
 @dataclass(frozen=True)
 class DemoSettings:
     target: Path
-    num_target_layers: int
+    target_facts: TargetFacts
     workdir: Path
     prompts: Path
     """Held out: measured on, never trained on."""
@@ -171,8 +172,11 @@ def _run_yaml(settings: DemoSettings, dataset: Path, after: Path) -> dict[str, A
             "max_new_tokens": MAX_NEW_TOKENS,
         }
     drafter = dict(DRAFTER)
-    if settings.num_target_layers < MIN_LAYERS_FOR_EVEN_TAPS:
-        drafter["tap_layers"] = list(range(max(1, settings.num_target_layers - 1)))
+    facts = settings.target_facts
+    if facts.num_layers < MIN_LAYERS_FOR_EVEN_TAPS:
+        drafter["tap_layers"] = list(range(max(1, facts.num_layers - 1)))
+    if facts.mask_token_id is not None:
+        drafter["mask_token_id"] = facts.mask_token_id
     values: dict[str, Any] = {
         "data": data,
         "train": {

@@ -7,6 +7,7 @@ from dflashctl.config.run import load_sections
 from dflashctl.errors import ConfigError
 from dflashctl.stages.demo import apply
 from dflashctl.stages.demo.plan import DemoSettings, plan_demo
+from dflashctl.stages.demo.target import TargetFacts
 
 
 @pytest.fixture
@@ -14,7 +15,7 @@ def plan(tmp_path):
     def make(**changes):
         fields = {
             "target": apply.DEMO_TARGET,
-            "num_target_layers": 4,
+            "target_facts": TargetFacts(4, None),
             "workdir": tmp_path / "demo",
             "prompts": apply.HELDOUT_PROMPTS,
             "num_prompts": 8,
@@ -82,8 +83,3 @@ def test_peak_memory_is_the_highest_of_all_steps(plan, step):
     (made.run_folder / "events.jsonl").write_text("".join(s.model_dump_json() + "\n" for s in lines))
     training = apply.read_training(made)
     assert (training.num_steps, training.peak_memory_bytes) == (3, 9)
-
-
-def test_folder_that_is_no_model_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="not the folder of a Hugging Face causal LM"):
-        apply.num_layers_of(tmp_path)

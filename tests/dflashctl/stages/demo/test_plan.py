@@ -5,12 +5,13 @@ import pytest
 from dflashctl.config.load import Override
 from dflashctl.errors import ConfigError
 from dflashctl.stages.demo.plan import DemoSettings, plan_demo
+from dflashctl.stages.demo.target import TargetFacts
 
 
 def settings(tmp_path, **changes):
     fields = {
         "target": Path("/target"),
-        "num_target_layers": 4,
+        "target_facts": TargetFacts(4, None),
         "workdir": tmp_path,
         "prompts": Path("/heldout.jsonl"),
         "num_prompts": 8,
@@ -58,12 +59,12 @@ def test_run_that_was_broken_off_is_resumed_not_started(tmp_path):
 
 
 def test_shallow_target_is_tapped_everywhere_but_at_its_last_layer(tmp_path):
-    plan = plan_demo(settings(tmp_path, num_target_layers=4))
+    plan = plan_demo(settings(tmp_path, target_facts=TargetFacts(4, None)))
     assert plan.run_yaml["train"]["drafter"]["tap_layers"] == [0, 1, 2]
 
 
 def test_deep_target_keeps_the_even_spacing_rule(tmp_path):
-    plan = plan_demo(settings(tmp_path, num_target_layers=30))
+    plan = plan_demo(settings(tmp_path, target_facts=TargetFacts(30, 16, "spare")))
     assert "tap_layers" not in plan.run_yaml["train"]["drafter"]
 
 
