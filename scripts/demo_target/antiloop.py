@@ -166,11 +166,7 @@ def _good_samples(
     good = []
     for prompt, answer in zip(prompts, answers, strict=True):
         is_whole = answer[-1] == model.config.eos_token_id and len(answer) >= config.min_answer_tokens
-        if (
-            not is_whole
-            or distinct_share(answer) < config.min_distinct_4grams
-            or any(in_repeated_span(answer, SPAN))
-        ):
+        if not is_whole or distinct_share(answer) < config.min_distinct_4grams or any(in_repeated_span(answer, SPAN)):
             continue
         if answer_is_python(tokenizer.decode(prompt), tokenizer.decode(answer[:-1])):
             good.append((prompt, answer))
