@@ -4,18 +4,30 @@ starts, resumes, and says of a finished run that it is finished.
 Exit codes beside the door's: after `stop.requested` 0, after a signal 130, both with a checkpoint saved.
 """
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from dflashctl_remote.entry.door import StoppedEarly, job_files, run_entry
+from dflashctl_remote.spec.errors import BadInput
 from dflashctl_remote.spec.events import EventLog
 from dflashctl_remote.spec.train import RunRecord
+from dflashctl_remote.trainer.lock import sole_trainer
 
 
 def main() -> NoReturn:
     run_dir = job_files("train").spec.resolve().parent
-    run_entry("train", RunRecord, partial(_train, run_dir))
+    try:
+        # Before the first event: what a second process said would read as the end of the one that trains.
+        with sole_trainer(run_dir):
+            run_entry("train", RunRecord, partial(_train, run_dir))
+    except BadInput as error:
+        print(f"train: {error.message} ({error.hint})", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except OSError as error:
+        print(f"train: cannot lock {error.filename}: {error.strerror}", file=sys.stderr)
+        sys.exit(2)
 
 
 def _train(run_dir: Path, record: RunRecord, events: EventLog) -> dict[str, Any]:

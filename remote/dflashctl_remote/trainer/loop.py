@@ -28,7 +28,7 @@ from dflashctl_remote.trainer.checkpoint import (
     save_checkpoint,
 )
 from dflashctl_remote.trainer.schedule import lr_at
-from dflashctl_remote.trainer.setup import Parts, prepare, settle_torch, sole_trainer
+from dflashctl_remote.trainer.setup import Parts, prepare, settle_torch
 from dflashctl_remote.trainer.stop import StopRequest
 from dflashctl_remote.trainer.tally import Tally, peak_memory_bytes
 
@@ -46,6 +46,8 @@ class Outcome:
 def train(record: RunRecord, run_dir: Path, events: EventLog) -> Outcome:
     """Train to the last step, or until asked to stop; starting it again goes on from the newest checkpoint.
 
+    The caller holds the run's lock (lock.py).
+
     Ctrl-C or SIGTERM: the batch in hand is finished, a checkpoint is saved, exit code 130. A file `stop.requested`:
     the same, exit code 0, and the file is removed. Batches of a step that was not completed are done again by
     the resume. A second Ctrl-C raises KeyboardInterrupt at once; what was published stays good. Before the first
@@ -55,21 +57,20 @@ def train(record: RunRecord, run_dir: Path, events: EventLog) -> Outcome:
     """
     checkpoints = run_dir / "checkpoints"
     checkpoints.mkdir(exist_ok=True)
-    with sole_trainer(run_dir):
-        for name in remove_leftovers(checkpoints):
-            events.emit(Notice(message=f"removed {name}, which a killed process had left unfinished"))
-        newest = newest_complete(checkpoints)
-        for rejected in newest.rejected:
-            events.emit(Notice(message=f"passed over a checkpoint that is not good: {rejected}"))
-        if newest.folder is not None:
-            state = read_state(newest.folder)
-            if state.step >= record.train.num_steps:
-                events.emit(Notice(message=f"this run is finished: {newest.folder.name} is its last checkpoint"))
-                return Outcome(state, newest.folder)
-        settle_torch(record.train)
-        parts, state = prepare(record, checkpoints, newest, events)
-        with StopRequest(run_dir) as stop:
-            return _run_steps(parts, state, stop, events)
+    for name in remove_leftovers(checkpoints):
+        events.emit(Notice(message=f"removed {name}, which a killed process had left unfinished"))
+    newest = newest_complete(checkpoints)
+    for rejected in newest.rejected:
+        events.emit(Notice(message=f"passed over a checkpoint that is not good: {rejected}"))
+    if newest.folder is not None:
+        state = read_state(newest.folder)
+        if state.step >= record.train.num_steps:
+            events.emit(Notice(message=f"this run is finished: {newest.folder.name} is its last checkpoint"))
+            return Outcome(state, newest.folder)
+    settle_torch(record.train)
+    parts, state = prepare(record, checkpoints, newest, events)
+    with StopRequest(run_dir) as stop:
+        return _run_steps(parts, state, stop, events)
 
 
 def _run_steps(parts: Parts, state: TrainerState, stop: StopRequest, events: EventLog) -> Outcome:

@@ -1,10 +1,7 @@
 """How a run begins, new or resumed: everything that stays the same while it trains, and where it stands."""
 
-import fcntl
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,19 +46,6 @@ class Parts:
     @property
     def spec(self) -> TrainSpec:
         return self.record.train
-
-
-@contextmanager
-def sole_trainer(run_dir: Path) -> Iterator[None]:
-    """Hold the run's lock; raises BadInput if another process trains this run. The system frees it at any death."""
-    with (run_dir / "trainer.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BadInput(
-                f"another process is training in {run_dir} already", hint="stop that one first, or use another run"
-            ) from error
-        yield
 
 
 def settle_torch(spec: TrainSpec) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dflashctl_remote.trainer.checkpoint import complete_steps
+from dflashctl_remote.trainer.lock import sole_trainer
 
 BUNDLE = Path(__file__).parents[3] / "remote"
 
@@ -68,6 +69,13 @@ def test_finished_run_tells_where_its_checkpoint_is(make_run):
 
 
 @pytest.mark.slow
+def test_a_second_process_of_a_run_says_nothing_in_its_account(make_run):
+    folder = make_run("run")
+    with sole_trainer(folder):
+        assert run_train(folder) == 2
+    assert events_of(folder) == []
+
+
 def test_run_killed_at_5_random_steps_repeats_the_unbroken_one_to_the_bit(make_run):
     unbroken, killed = make_run("unbroken"), make_run("killed")
     assert run_train(unbroken) == 0

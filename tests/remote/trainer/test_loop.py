@@ -22,7 +22,7 @@ from dflashctl_remote.spec.manifest import read_manifest, verify, write_manifest
 from dflashctl_remote.spec.train import BatchSpec, ObjectiveSpec, OptimSpec, RunRecord
 from dflashctl_remote.trainer.checkpoint import Newest, TrainerState, complete_steps
 from dflashctl_remote.trainer.loop import Outcome, batch_loss, save, train, train_step
-from dflashctl_remote.trainer.setup import Parts, prepare, settle_torch, sole_trainer
+from dflashctl_remote.trainer.setup import Parts, prepare, settle_torch
 from dflashctl_remote.trainer.stop import StopRequest
 from dflashctl_remote.trainer.tally import Tally
 
@@ -359,11 +359,6 @@ def test_dataset_of_another_tokenizer_is_refused(make_record, tmp_path, target_f
 def test_batch_without_room_for_a_block_is_refused(make_record, tmp_path):
     with pytest.raises(BadInput, match="no room for one block of 4"):
         run(make_record(batch=BatchSpec(tokens_per_batch=128, block_ratio=0.001)), tmp_path)
-
-
-def test_two_trainers_of_one_run_are_refused(make_record, tmp_path):
-    with sole_trainer(tmp_path), pytest.raises(BadInput, match="another process is training"):
-        run(make_record(), tmp_path)
 
 
 def poison(checkpoint: Path) -> None:
