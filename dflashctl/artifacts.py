@@ -51,7 +51,7 @@ class RunRef:
         found = (
             CheckpointRef(folder, int(folder.name.removeprefix("step-")), self.run_id)
             for folder in (self.folder / "checkpoints").glob("step-*")
-            if (folder / MANIFEST_NAME).is_file() and folder.name.removeprefix("step-").isdigit()
+            if (folder / MANIFEST_NAME).is_file() and re.fullmatch(r"step-[0-9]+", folder.name)
         )
         return tuple(sorted(found, key=lambda ref: ref.step or 0))
 
@@ -133,7 +133,7 @@ class Workdir:
         if which in ("", "latest"):
             return complete[-1]
         for ref in complete:
-            if which.isdigit() and ref.step == int(which):
+            if re.fullmatch(r"[0-9]+", which) and ref.step == int(which):
                 return ref
         steps = ", ".join(str(ref.step) for ref in complete)
         raise ConfigError(f"run {run_id} has no checkpoint {which!r}: complete are {steps}, and `latest`")

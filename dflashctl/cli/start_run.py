@@ -11,7 +11,7 @@ from dflashctl.cli.options import site_of
 from dflashctl.cli.output import Output
 from dflashctl.config.load import Override
 from dflashctl.config.run import load_section
-from dflashctl.errors import DflashctlError, JobFailed
+from dflashctl.errors import JobFailed
 from dflashctl.stages.train.apply import RunState, is_running, read_target_size, state_of
 from dflashctl.stages.train.plan import TrainPlan, plan_train
 from dflashctl.transport.base import JobHandle, Transport
@@ -19,6 +19,9 @@ from dflashctl.views.job import Lines
 from dflashctl.views.training import TrainingBoard
 from dflashctl_remote.spec.events import Failed, Finished, Started, Stopped
 from dflashctl_remote.spec.train import TrainSpec
+
+START_S = 60.0
+"""Loading torch, on a machine with a cold disk, comes before a job's first word."""
 
 
 def make_plan(
@@ -65,14 +68,20 @@ def watch_own(handle: JobHandle, run: RunRef, transport: Transport, out: Output,
     report_state(run, transport, out)
 
 
-def watch_other(run: RunRef, transport: Transport, out: Output) -> None:
-    """Show a run from its first event until it ends. Ctrl-C leaves it running."""
+def watch_other(run: RunRef, transport: Transport, out: Output, *, start_s: float = START_S) -> None:
+    """Show a run from its first event until it ends. Ctrl-C leaves it running.
+
+    A run that has not said within `start_s` which process it is will not any more.
+    """
+    silent_until_s = time.monotonic() + start_s
     watcher = Watcher(out, TrainingBoard(run.run_id, time.time))
     pid: int | None = None
     ended = False
 
     def is_over() -> bool:
-        return ended or (pid is not None and not is_running(run, pid, transport))
+        if pid is None:
+            return ended or time.monotonic() >= silent_until_s
+        return ended or not is_running(run, pid, transport)
 
     if not run.events_path.exists():
         pid = 0
@@ -117,8 +126,9 @@ def report_state(run: RunRef, transport: Transport, out: Output) -> None:
     if state.state == "failed":
         raise JobFailed(f"run {run.run_id} failed: {state.detail}", host=transport.name)
     if state.state in ("starting", "ended without a word"):
-        raise DflashctlError(
+        raise JobFailed(
             f"run {run.run_id}: {state.detail or 'it has not said anything yet'}",
+            host=transport.name,
             hint=run.command("logs --raw"),
         )
     saved = state.last_checkpoint

@@ -50,7 +50,8 @@ def plan(
     from dflashctl.views.tables import train_plan
 
     overrides = _overrides(set_, target, dataset, steps)
-    made = make_plan(config, overrides, run_id or _new_run_id(), workdir, transport_of(host))
+    name = _new_run_id() if run_id is None else run_id
+    made = make_plan(config, overrides, name, workdir, transport_of(host))
     Output(is_json=json).result(made, train_plan(made))
 
 
@@ -75,7 +76,9 @@ def start(
 
     transport = transport_of(host)
     overrides = _overrides(set_, target, dataset, steps)
-    made = make_plan(config, overrides, run_id or _new_run_id(), workdir, transport, is_detached=detach)
+    made = make_plan(
+        config, overrides, _new_run_id() if run_id is None else run_id, workdir, transport, is_detached=detach
+    )
     out = Output(is_json=json)
     if dry_run:
         out.result(made, train_plan(made))
@@ -114,11 +117,11 @@ def resume(
 @app.command("list")
 def list_(workdir: WorkdirOption = DEFAULT_WORKDIR, host: Host = "local", json: Json = False) -> None:
     """The runs of a work folder, with the state of each and the age of its last event."""
-    from dflashctl.stages.train.apply import state_of
+    from dflashctl.stages.train.apply import state_if_readable
     from dflashctl.views.tables import runs
 
     transport = transport_of(host)
-    states = [state_of(ref, transport) for ref in Workdir(workdir.expanduser().absolute()).runs()]
+    states = [state_if_readable(ref, transport) for ref in Workdir(workdir.expanduser().absolute()).runs()]
     out = Output(is_json=json)
     if not states:
         out.result([], f"no run in {workdir}")

@@ -60,3 +60,10 @@ def test_folder_without_manifest_is_incomplete(tmp_path):
     for read in (CheckpointRef(tmp_path, None, None).manifest, DatasetRef(tmp_path).info):
         with pytest.raises(ArtifactError, match="never finished"):
             read()
+
+
+def test_digits_that_are_not_plain_ones_name_no_step(work):
+    with pytest.raises(ConfigError, match="has no checkpoint"):
+        work.checkpoint("mine@\u00b2")
+    (work.path / "runs" / "mine" / "checkpoints" / "step-\u00b2").mkdir()
+    assert work.checkpoint("mine").step == 1000

@@ -12,5 +12,7 @@ def read_inspection(path: Path) -> InspectReport:
     """Raises ArtifactError."""
     try:
         return InspectReport.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise ArtifactError(f"{path} cannot be read as an inspection: {error}") from error
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise ArtifactError(f"{path} cannot be read as an inspection: {error.errors()[0]['msg']}") from error

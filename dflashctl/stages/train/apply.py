@@ -1,6 +1,7 @@
 """Training runs: start, resume, ask to stop, and the state of those that are there."""
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from dflashctl_remote.spec.events import CheckpointSaved, Failed, Finished, Star
 from dflashctl_remote.spec.manifest import write_json
 from dflashctl_remote.spec.train import RunRecord
 
-State = Literal["starting", "running", "finished", "stopped", "failed", "ended without a word"]
+State = Literal["starting", "running", "finished", "stopped", "failed", "ended without a word", "unreadable"]
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,11 @@ def read_record(run: RunRef) -> RunRecord:
     """Raises ArtifactError."""
     try:
         return RunRecord.model_validate_json(run.record_path.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise ArtifactError(f"{run.record_path} cannot be read as a run's record: {error}") from error
+    except OSError as error:
+        raise ArtifactError(f"{run.record_path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]["msg"]
+        raise ArtifactError(f"{run.record_path} cannot be read as a run's record: {first}") from error
 
 
 def start(plan: TrainPlan, transport: Transport) -> JobHandle:
@@ -73,12 +77,23 @@ def start(plan: TrainPlan, transport: Transport) -> JobHandle:
     try:
         plan.run.folder.mkdir()
     except FileExistsError as error:
+        if not plan.run.record_path.is_file():
+            raise ConfigError(
+                f"{plan.run.folder} exists already and holds no run, nothing was started",
+                hint="remove it if no other start is at work there, or choose another --run-id",
+            ) from error
         state = state_of(plan.run, transport).state
         raise ConfigError(
             f"run {plan.run.run_id} exists already ({state}), nothing was started",
             hint=f"{plan.run.command('resume')}, or choose another --run-id",
         ) from error
-    return start_job(plan.job, transport)
+    try:
+        return start_job(plan.job, transport)
+    except BaseException:
+        # Without its record it is no run: nobody could resume it, and the name would be taken for ever.
+        if not plan.run.record_path.is_file():
+            shutil.rmtree(plan.run.folder, ignore_errors=True)
+        raise
 
 
 def resume(run: RunRef, job: JobPlan, transport: Transport) -> JobHandle:
@@ -121,6 +136,14 @@ def state_of(run: RunRef, transport: Transport) -> RunState:
             end = event
     state, detail = _judge(run, transport, started, end)
     return RunState(run, state, at_s, step, saved, started.pid if started else None, detail)
+
+
+def state_if_readable(run: RunRef, transport: Transport) -> RunState:
+    """For a list: one damaged run must not hide the others."""
+    try:
+        return state_of(run, transport)
+    except (ArtifactError, OSError) as error:
+        return RunState(run, "unreadable", None, None, None, None, str(error))
 
 
 def _judge(run: RunRef, transport: Transport, started: Started | None, end: Any) -> tuple[State, str]:

@@ -137,8 +137,9 @@ def read_state(folder: Path) -> TrainerState:
     try:
         return TrainerState.model_validate_json((folder / TRAINER).read_bytes())
     except (FileNotFoundError, ValidationError) as error:
+        why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "there is no such file"
         raise ArtifactCorrupt(
-            f"{folder}/{TRAINER} cannot be read, so it cannot be resumed: {error}",
+            f"{folder}/{TRAINER} cannot be read, so it cannot be resumed: {why}",
             hint="it may still be evaluated and served; resume from another one",
         ) from error
 

@@ -3,7 +3,7 @@ import pytest
 from dflashctl.artifacts import Workdir
 from dflashctl.cli.output import Output
 from dflashctl.cli.start_run import log_lines, wait_stopped, watch_other, watch_own
-from dflashctl.errors import DflashctlError, JobFailed
+from dflashctl.errors import JobFailed
 from dflashctl.stages.jobs import Site
 from dflashctl.stages.train import apply
 from dflashctl.stages.train.plan import TargetSize, plan_train
@@ -56,9 +56,18 @@ def test_watching_a_run_that_failed_raises_what_it_said(begin, transport):
 def test_watching_a_run_that_died_points_to_its_log(begin, transport):
     run, handle = begin(DIES)
     handle.wait()
-    with pytest.raises(DflashctlError, match="is gone") as caught:
+    with pytest.raises(JobFailed, match="is gone") as caught:
         watch_other(run, transport, Output())
+    assert caught.value.exit_code == 4
     assert caught.value.hint.startswith("dflashctl train logs --raw r")
+
+
+def test_watching_a_run_that_never_speaks_ends(tmp_path, transport):
+    run = Workdir(tmp_path).new_run("r")
+    run.folder.mkdir(parents=True)
+    run.events_path.touch()
+    with pytest.raises(JobFailed, match="has not said anything yet"):
+        watch_other(run, transport, Output(), start_s=0.0)
 
 
 def test_detached_run_is_only_announced(begin, transport, capsys):

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -108,3 +109,28 @@ def test_target_size_is_found_in_nested_and_flat_configs(tmp_path):
 def test_folder_that_is_no_model_is_named(tmp_path):
     with pytest.raises(ConfigError, match="not a Hugging Face model folder"):
         apply.read_target_size(str(tmp_path))
+
+
+def test_start_whose_record_cannot_be_written_leaves_the_name_free(plan, transport):
+    made = plan(FINISHES)
+    unwritable = replace(made, job=replace(made.job, spec_json="\udcff"))
+    with pytest.raises(UnicodeEncodeError):
+        apply.start(unwritable, transport)
+    assert run_to_end(made, transport).state == "finished"
+
+
+def test_folder_without_a_record_is_not_offered_for_resuming(plan, transport):
+    made = plan(FINISHES)
+    made.run.folder.mkdir(parents=True)
+    with pytest.raises(ConfigError, match="holds no run") as caught:
+        apply.start(made, transport)
+    assert caught.value.hint.startswith("remove it")
+
+
+def test_damaged_run_is_listed_as_unreadable(plan, transport):
+    made = plan(FINISHES)
+    run_to_end(made, transport)
+    made.run.events_path.write_text("garbage\n")
+    found = apply.state_if_readable(made.run, transport)
+    assert found.state == "unreadable"
+    assert "garbage" in found.detail
