@@ -1,5 +1,8 @@
 import errno
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -31,6 +34,8 @@ def raiser(error):
         (errors.Regression("x"), 7),
         (errors.Interrupted("x"), 130),
         (KeyboardInterrupt(), 130),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), 141),
+        (SystemExit(1), 141),
         (PermissionError(errno.EACCES, "Permission denied", "/root/x"), 2),
         (OSError(errno.ENOSPC, "No space left on device", "/w/run.json"), 4),
         (ZeroDivisionError("x"), 1),
@@ -73,3 +78,12 @@ def test_machines_get_the_error_as_json(capsys):
     expected = {"name": "Regression", "message": "worse", "hint": "h", "exit_code": 7}
     assert json.loads(captured.err)["error"] == expected
     assert captured.out == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_output_that_does_not_fit_on_the_disk_exits_4_in_one_sentence():
+    command = [sys.executable, "-m", "dflashctl", "config", "check", "/dev/null", "--json"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 4
+    assert json.loads(done.stderr)["error"]["message"] == "No space left on device"
