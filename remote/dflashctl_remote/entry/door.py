@@ -145,8 +145,9 @@ def _device_of(spec: Spec) -> str:
 
 
 def _close(job: str, events: EventLog, event: Event, sentence: str) -> None:
-    print(f"{job}: {sentence}", file=sys.stderr)
-    # A full disk refuses this last event too; the sentence and the exit code still get out.
+    # A full disk refuses this last event too, and the log on it the sentence: the exit code still gets out.
+    with suppress(OSError):
+        print(f"{job}: {sentence}", file=sys.stderr)
     with suppress(OSError):
         events.emit(event)
         events.close()

@@ -152,3 +152,21 @@ def test_events_that_cannot_be_written_still_leave_a_sentence_and_a_code(tmp_pat
     )
     assert done.returncode == 4
     assert done.stderr.startswith("job: the disk is full")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_full_disk_under_events_and_log_still_leaves_the_code(tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(PRELUDE + "    return {}\nrun_entry('job', Job, body)\n")
+    (tmp_path / "spec.json").write_text('{"size": 3}')
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, str(script), "--spec", "spec.json", "--events", "/dev/full"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(BUNDLE)},
+            stdout=full,
+            stderr=full,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 4
