@@ -59,8 +59,9 @@ def evaluate(spec: EvalSpec, emit: Callable[[Event], None]) -> EvalReport:
     config = read_config(Path(spec.checkpoint))
     shape = read_shape(spec.target)
     check_fit(config, shape)
-    prompts = _read_prompts(spec, shape)
-    origin = _origin(spec)
+    chat = ChatTokenizer.open(Path(spec.target))
+    prompts = _read_prompts(spec, shape, chat)
+    origin = _origin(spec, chat.template_sha256)
     finished = finished_report(Path(spec.output), origin)
     if finished is not None:
         emit(Notice(message=f"{spec.output} already holds this evaluation, complete; nothing was decoded"))
@@ -105,9 +106,8 @@ def check_fit(config: DrafterConfig, shape: TargetShape) -> None:
         )
 
 
-def _read_prompts(spec: EvalSpec, shape: TargetShape) -> list[_Prompt]:
+def _read_prompts(spec: EvalSpec, shape: TargetShape, chat: ChatTokenizer) -> list[_Prompt]:
     path = Path(spec.prompts)
-    chat = ChatTokenizer.open(Path(spec.target))
     prompts: list[_Prompt] = []
     for row in read_prompts(path)[: spec.num_prompts]:
         try:
@@ -124,11 +124,13 @@ def _read_prompts(spec: EvalSpec, shape: TargetShape) -> list[_Prompt]:
     return prompts
 
 
-def _origin(spec: EvalSpec) -> dict[str, Any]:
+def _origin(spec: EvalSpec, template_sha256: str) -> dict[str, Any]:
     """All that the answers depend on, by content; a run resumes only where this is the same."""
     return {
         "checkpoint": _manifest_sha256(spec.checkpoint, "checkpoint"),
         "target": target_sha256(spec.target),
+        "tokenizer": tokenizer_sha256(Path(spec.target)),
+        "template": template_sha256,
         "prompts": sha256_of(Path(spec.prompts)),
         "lookup_dataset": _manifest_sha256(spec.lookup_dataset, "dataset") if spec.lookup_dataset else None,
         "num_prompts": spec.num_prompts,

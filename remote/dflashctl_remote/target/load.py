@@ -24,6 +24,10 @@ from dflashctl_remote.spec.manifest import sha256_of
 from dflashctl_remote.spec.train import Device, Dtype
 from dflashctl_remote.target.taps import Row, TargetStates, batch_states, packed_states
 
+_CONFIG_FILES = ("config.json", "generation_config.json")
+_NUM_SAMPLES = 64
+_SAMPLE_BYTES = 1 << 16
+
 
 class Target:
     """A causal LM in eval mode without gradients, and what a drafter must know of it."""
@@ -78,10 +82,12 @@ def read_shape(path: str | Path) -> TargetShape:
 
 
 def target_sha256(path: str | Path) -> str:
-    """Names a target by its config and its weights' names and sizes; hashing 50 GB at every start takes minutes."""
+    """Names a target by its configs and its weights' names, sizes and samples; hashing 50 GB takes minutes."""
     folder = Path(path)
-    sizes = sorted((file.name, file.stat().st_size) for file in folder.glob("*.safetensors"))
-    return hashlib.sha256(json.dumps([sha256_of(folder / "config.json"), sizes]).encode()).hexdigest()
+    # The generation config says which tokens end an answer.
+    configs = [sha256_of(file) for name in _CONFIG_FILES if (file := folder / name).is_file()]
+    weights = [(file.name, file.stat().st_size, _sample_sha256(file)) for file in sorted(folder.glob("*.safetensors"))]
+    return hashlib.sha256(json.dumps([configs, weights]).encode()).hexdigest()
 
 
 def resolve_device(device: Device | torch.device) -> torch.device:
@@ -100,6 +106,17 @@ def resolve_dtype(dtype: Dtype | torch.dtype, device: torch.device) -> torch.dty
     if dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype]
+
+
+def _sample_sha256(file: Path) -> str:
+    """Of pieces spread evenly over the file: any training moves all weights, and leaves every size as it was."""
+    size = file.stat().st_size
+    digest = hashlib.sha256()
+    with file.open("rb") as content:
+        for piece in range(_NUM_SAMPLES):
+            content.seek(piece * max(0, size - _SAMPLE_BYTES) // (_NUM_SAMPLES - 1))
+            digest.update(content.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
 
 
 def _read_config(folder: Path) -> Any:

@@ -1,4 +1,5 @@
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from dflashctl_remote.spec.events import Event, Notice, Progress
 from dflashctl_remote.spec.manifest import verify
 
 MakeSpec = Callable[..., EvalSpec]
+DEMO_TARGET = Path(__file__).parents[3] / "dflashctl" / "assets" / "demo_target"
 
 
 class Events(list[Event]):
@@ -123,6 +125,17 @@ def test_progress_reaches_the_total(make_spec: MakeSpec) -> None:
         (1, 2, "prompts"),
         (2, 2, "prompts"),
     ]
+
+
+def test_an_evaluation_under_another_chat_template_is_another_one(make_spec: MakeSpec, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    shutil.copytree(DEMO_TARGET, target)
+    spec = make_spec(target=str(target), num_prompts=1)
+    evaluate(spec, Events())
+    template = target / "chat_template.jinja"
+    template.write_text("be brief. " + template.read_text())
+    with pytest.raises(BadInput, match=r"differs \(template\)"):
+        evaluate(spec, Events())
 
 
 def test_a_checkpoint_without_manifest_is_incomplete(make_spec: MakeSpec, checkpoint: Path) -> None:

@@ -264,3 +264,12 @@ def test_a_target_is_named_by_config_and_weights(save: Save) -> None:
     with (folder / "model.safetensors").open("ab") as file:
         file.write(b"x")
     assert target_sha256(folder) != before
+
+
+def test_target_is_named_by_its_weights_too_where_their_sizes_stay(save: Save) -> None:
+    folder = save(Qwen3ForCausalLM(Qwen3Config(**SMALL)))
+    before = target_sha256(folder)
+    weights = bytearray((folder / "model.safetensors").read_bytes())
+    weights[-100] ^= 1
+    (folder / "model.safetensors").write_bytes(weights)
+    assert target_sha256(folder) != before
