@@ -5,6 +5,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from dflashctl.errors import ArtifactError, ConfigError
 from dflashctl_remote.spec.data import DatasetInfo
 from dflashctl_remote.spec.errors import BundleError
@@ -85,6 +87,13 @@ class DatasetRef:
             return DatasetInfo.model_validate(read_manifest(self.folder, "dataset").about)
         except BundleError as error:
             raise ArtifactError(error.message, hint=error.hint or "dflashctl data tokenize") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
+            raise ArtifactError(
+                f"{self.folder}/{MANIFEST_NAME} is not a dataset's of this version: {key}: {first['msg']}",
+                hint="dflashctl data tokenize",
+            ) from error
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@ import pytest
 
 from dflashctl.artifacts import CheckpointRef, DatasetRef, Workdir
 from dflashctl.errors import ArtifactError, ConfigError
+from dflashctl_remote.spec.manifest import write_manifest
 
 
 @pytest.fixture
@@ -67,3 +68,9 @@ def test_digits_that_are_not_plain_ones_name_no_step(work):
         work.checkpoint("mine@\u00b2")
     (work.path / "runs" / "mine" / "checkpoints" / "step-\u00b2").mkdir()
     assert work.checkpoint("mine").step == 1000
+
+
+def test_dataset_whose_manifest_says_other_things_is_refused(tmp_path):
+    write_manifest(tmp_path, "dataset", bundle_sha="b", about={"num_documents": "many"})
+    with pytest.raises(ArtifactError, match="not a dataset's of this version: num_documents"):
+        DatasetRef(tmp_path).info()

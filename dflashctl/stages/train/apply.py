@@ -47,16 +47,20 @@ def read_target_size(target: str) -> TargetSize:
         ) from error
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {error}") from error
-    text = raw.get("text_config", raw)
-    try:
-        return TargetSize(
-            num_layers=text["num_hidden_layers"],
-            hidden_size=text["hidden_size"],
-            intermediate_size=text["intermediate_size"],
-            vocab_size=text["vocab_size"],
-        )
-    except KeyError as error:
-        raise ConfigError(f"{path} has no {error.args[0]}: not a causal language model's config") from error
+    text = raw.get("text_config", raw) if isinstance(raw, dict) else raw
+
+    def size(name: str) -> int:
+        value = text.get(name) if isinstance(text, dict) else None
+        if not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{path} has no {name}, a positive number: not a causal language model's config")
+        return value
+
+    return TargetSize(
+        num_layers=size("num_hidden_layers"),
+        hidden_size=size("hidden_size"),
+        intermediate_size=size("intermediate_size"),
+        vocab_size=size("vocab_size"),
+    )
 
 
 def read_record(run: RunRef) -> RunRecord:

@@ -134,3 +134,10 @@ def test_damaged_run_is_listed_as_unreadable(plan, transport):
     found = apply.state_if_readable(made.run, transport)
     assert found.state == "unreadable"
     assert "garbage" in found.detail
+
+
+@pytest.mark.parametrize("config", [[], {"text_config": 5}, {"text_config": None}, {"num_hidden_layers": "x"}])
+def test_config_of_another_shape_is_no_causal_language_model(tmp_path, config):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="not a causal language model's config"):
+        apply.read_target_size(str(tmp_path))
