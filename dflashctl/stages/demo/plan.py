@@ -12,15 +12,15 @@ from dflashctl.errors import ConfigError
 from dflashctl.stages.demo.target import TargetFacts
 
 RUN_ID = "demo"
-NUM_STEPS = 900
+NUM_STEPS = 1300
 NUM_EVAL_PROMPTS = 24
 NUM_GENERATE_PROMPTS = 400
 """Of a target that is not the embedded one, whose own answers have to be made first."""
 MAX_NEW_TOKENS = 96
 MAX_LENGTH_TOKENS = 512
 TOKENS_PER_BATCH = 512
-BLOCK_RATIO = 2.0
-LEARNING_RATE = 3e-3
+BLOCK_RATIO = 1.0
+LEARNING_RATE = 2e-3
 
 DRAFTER: dict[str, Any] = {
     "num_layers": 2,

@@ -6,21 +6,23 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from dflashctl_remote.data.pack import PackedRow
 from dflashctl_remote.drafter.anchors import sample_anchors
 from dflashctl_remote.drafter.model import Drafter
 from dflashctl_remote.drafter.objective import drafter_loss
 from dflashctl_remote.losses.linear_ce import linear_cross_entropy
-from dflashctl_remote.spec.drafter import DrafterSpec, resolve_drafter
+from dflashctl_remote.spec.drafter import DrafterSpec, TargetShape, resolve_drafter
 from dflashctl_remote.spec.train import ObjectiveSpec
-from dflashctl_remote.target.load import Target, load_target
+from dflashctl_remote.target.load import load_target
 
 ROOT = Path(__file__).parents[3]
 DEMO_TARGET = ROOT / "dflashctl" / "assets" / "demo_target"
@@ -48,38 +50,64 @@ def packed_row() -> PackedRow:
     return PackedRow(ids.astype(np.int64), positions, documents.astype(np.int64), supervised, lengths)
 
 
-def drafter_for(target: Target, **changes: Any) -> Drafter:
+def drafter_for(shape: TargetShape, **changes: Any) -> Drafter:
     spec = DrafterSpec(num_layers=2, num_heads=4, num_kv_heads=2, head_dim=64, block_size=8, tap_layers=TAPS, **changes)
-    drafter = Drafter(resolve_drafter(spec, target.shape))
+    drafter = Drafter(resolve_drafter(spec, shape))
     drafter.init_weights(seed=0)
     return drafter
 
 
-def loss_and_gradients(device: str, dtype: torch.dtype, attention: Any, **changes: Any) -> tuple[float, dict[str, Any]]:
-    target = load_target(DEMO_TARGET, device=torch.device(device), dtype=dtype)
-    drafter = drafter_for(target, **changes).to(device=device, dtype=dtype)
+@dataclass(frozen=True)
+class Frozen:
+    """The target's ends and its states of the row, made once on the GPU in fp32, on some device in some dtype."""
+
+    embedding_VE: Tensor
+    head_VE: Tensor
+    taps_TF: Tensor
+    final_TE: Tensor
+    shape: TargetShape
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return self.embedding_VE[ids]
+
+    def to(self, device: str, dtype: torch.dtype) -> "Frozen":
+        tensors = (self.embedding_VE, self.head_VE, self.taps_TF, self.final_TE)
+        return Frozen(*(tensor.to(device=device, dtype=dtype) for tensor in tensors), self.shape)
+
+
+@pytest.fixture(scope="module")
+def frozen() -> Frozen:
+    target = load_target(DEMO_TARGET, device=torch.device("cuda"), dtype=torch.float32)
+    states = target.states(packed_row(), TAPS)
+    every_id = torch.arange(target.shape.vocab_size, device="cuda")
+    return Frozen(target.embed(every_id), target.head_VE, states.taps_TF, states.final_TE, target.shape)
+
+
+def loss_and_gradients(
+    frozen: Frozen, device: str, dtype: torch.dtype, attention: Any, **changes: Any
+) -> tuple[float, dict[str, Tensor]]:
+    there = frozen.to(device, dtype)
+    drafter = drafter_for(frozen.shape, **changes).to(device=device, dtype=dtype)
     row = packed_row()
     anchors = sample_anchors(row, num_anchors=128, seed=0, batch=0)
-    out = drafter_loss(
-        drafter, target, row, target.states(row, TAPS), anchors, ObjectiveSpec(labels="data"), attention=attention
-    )
+    out = drafter_loss(drafter, there, row, there, anchors, ObjectiveSpec(labels="data"), attention=attention)
     (out.loss_sum / out.weight_sum).backward()
     gradients = {name: p.grad.double().cpu() for name, p in drafter.named_parameters() if p.grad is not None}
     return float(out.loss_sum.detach()) / out.weight_sum, gradients
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_sliding_layers": 1, "sliding_window_tokens": 64}], ids=["full", "mixed"])
-def test_flex_in_fp32_gives_the_eager_loss_and_gradients_of_the_cpu(changes: dict[str, Any]) -> None:
-    wanted, wanted_gradients = loss_and_gradients("cpu", torch.float32, "eager", **changes)
-    got, gradients = loss_and_gradients("cuda", torch.float32, "flex", **changes)
+def test_flex_in_fp32_gives_the_eager_loss_and_gradients_of_the_cpu(frozen: Frozen, changes: dict[str, Any]) -> None:
+    wanted, wanted_gradients = loss_and_gradients(frozen, "cpu", torch.float32, "eager", **changes)
+    got, gradients = loss_and_gradients(frozen, "cuda", torch.float32, "flex", **changes)
     assert got == pytest.approx(wanted, rel=1e-4)
     for name, gradient in wanted_gradients.items():
         assert (gradients[name] - gradient).norm() <= 1e-2 * gradient.norm(), name
 
 
-def test_bf16_follows_fp32() -> None:
-    wanted, wanted_gradients = loss_and_gradients("cpu", torch.float32, "eager")
-    got, gradients = loss_and_gradients("cuda", torch.bfloat16, "flex")
+def test_bf16_follows_fp32(frozen: Frozen) -> None:
+    wanted, wanted_gradients = loss_and_gradients(frozen, "cpu", torch.float32, "eager")
+    got, gradients = loss_and_gradients(frozen, "cuda", torch.bfloat16, "flex")
     assert got == pytest.approx(wanted, rel=1e-2)
     for name, gradient in wanted_gradients.items():
         cosine = torch.nn.functional.cosine_similarity(gradients[name].flatten(), gradient.flatten(), dim=0)
@@ -123,12 +151,12 @@ def test_states_of_a_packed_row_equal_each_document_alone() -> None:
         start += length
 
 
-def test_a_run_on_the_gpu_learns_in_bf16_and_resumes(tmp_path: Path) -> None:
-    """The real jobs: tokenize, train half, train on; weights on disk are bf16, masters fp32."""
+def test_a_run_on_the_gpu_learns_in_bf16(tmp_path: Path) -> None:
+    """The real jobs: tokenize, train to the end; weights on disk are bf16."""
     prompts = (ROOT / "dflashctl" / "assets" / "demo_data" / "prompts-train.jsonl").read_text().splitlines()[:300]
     rows = [json.loads(line) for line in prompts]
     for row in rows:
-        row["messages"].append({"role": "assistant", "content": row["messages"][0]["content"][::-1]})
+        row["messages"].append({"role": "assistant", "content": "def f(x):\n    return x\n" * 6})
     source = tmp_path / "rows.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     dataset, run = tmp_path / "dataset", tmp_path / "run"
@@ -150,7 +178,7 @@ def test_a_run_on_the_gpu_learns_in_bf16_and_resumes(tmp_path: Path) -> None:
                 "block_size": 8,
                 "tap_layers": TAPS,
             },
-            "optim": {"learning_rate": 2e-3, "accumulation": 2},
+            "optim": {"learning_rate": 3e-3, "accumulation": 2},
             "batch": {"tokens_per_batch": 4096, "max_length_tokens": 512},
             "checkpoint": {"every_steps": 30},
         },
@@ -162,7 +190,7 @@ def test_a_run_on_the_gpu_learns_in_bf16_and_resumes(tmp_path: Path) -> None:
     print("loss", steps[0]["loss"], "->", steps[-1]["loss"], "peak", steps[-1]["peak_memory_bytes"])
     print("context tokens/s", steps[-1]["context_tokens_per_s"], "at r", steps[-1]["block_ratio"])
     assert [step["step"] for step in steps] == list(range(1, 61))
-    assert steps[-1]["loss"] < 0.8 * steps[0]["loss"]
+    assert steps[-1]["loss"] < 0.5 * steps[0]["loss"]
     last = run / "checkpoints" / "step-00000060"
     assert json.loads((last / "config.json").read_text())["dtype"] == "bfloat16"
     for file in last.rglob("*"):

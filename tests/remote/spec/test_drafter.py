@@ -95,3 +95,10 @@ def test_sliding_layers_are_causal_and_full_ones_are_not_unless_said() -> None:
 
 def test_gamma_goes_with_the_block_size() -> None:
     assert [default_gamma(size) for size in (16, 10, 8)] == [7.0, 5.0, 4.0]
+
+
+def test_new_weights_of_a_narrow_drafter_are_larger() -> None:
+    assert resolve_drafter(DrafterSpec(), TARGET).initializer_range == 0.02
+    narrow = TARGET.model_copy(update={"hidden_size": 256})
+    assert resolve_drafter(DrafterSpec(), narrow).initializer_range == pytest.approx(0.0625)
+    assert resolve_drafter(DrafterSpec(initializer_range=0.05), narrow).initializer_range == 0.05
