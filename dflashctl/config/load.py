@@ -89,6 +89,7 @@ def _read_yaml(file: Path) -> Tree:
         return Tree({})
     if not isinstance(node, yaml.MappingNode):
         raise ConfigError(f"{file}:1: wanted sections (data:, train:, evaluate:), found {node.value!r}")
+    assert isinstance(values, dict)
     return Tree(values, origins)
 
 

@@ -38,9 +38,7 @@ def read_chat(folder: Path) -> dict[str, ChatSplit]:
     return chat
 
 
-def code_windows(
-    stream: torch.Tensor, num_rows: int, length: int, generator: torch.Generator
-) -> torch.Tensor:
+def code_windows(stream: torch.Tensor, num_rows: int, length: int, generator: torch.Generator) -> torch.Tensor:
     """[B, T] windows at random places of a stream on the device; the generator lives there too."""
     starts = torch.randint(len(stream) - length, (num_rows, 1), generator=generator, device=stream.device)
     return stream[starts + torch.arange(length, device=stream.device)].long()

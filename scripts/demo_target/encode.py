@@ -66,9 +66,7 @@ def _capped(corpus: Path, max_package_bytes: int) -> list[dict[str, Any]]:
     return kept
 
 
-def _write_code(
-    rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, path: Path, limit: int
-) -> None:
+def _write_code(rows: list[dict[str, Any]], tokenizer: PreTrainedTokenizerBase, path: Path, limit: int) -> None:
     """Documents of each split in one uint16 stream, <|endoftext|> after each, and the size of their text."""
     arrays: dict[str, np.ndarray] = {}
     for split in SPLITS:
@@ -132,14 +130,8 @@ def _encoded(candidates: list[Any], tokenizer: PreTrainedTokenizerBase) -> list[
         prompt = tokenizer.apply_chat_template(user, add_generation_prompt=True, tokenize=False)
         prompt_ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
         answer = tokenizer(sample.answer, add_special_tokens=False)["input_ids"]
-        is_sized = (
-            MIN_ANSWER_TOKENS <= len(answer) <= MAX_ANSWER_TOKENS and len(prompt_ids) <= MAX_PROMPT_TOKENS
-        )
-        if (
-            is_sized
-            and distinct_share(answer) >= MIN_DISTINCT_4GRAMS
-            and not any(in_repeated_span(answer, SPAN))
-        ):
+        is_sized = MIN_ANSWER_TOKENS <= len(answer) <= MAX_ANSWER_TOKENS and len(prompt_ids) <= MAX_PROMPT_TOKENS
+        if is_sized and distinct_share(answer) >= MIN_DISTINCT_4GRAMS and not any(in_repeated_span(answer, SPAN)):
             accepted.append((sample, [*prompt_ids, *answer, tokenizer.eos_token_id], len(prompt_ids)))
     return accepted
 

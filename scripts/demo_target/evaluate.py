@@ -34,9 +34,7 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(args.folder)
     with args.prompts.open(encoding="utf-8") as lines:
         conversations = [json.loads(line)["messages"] for line in lines][: args.num_prompts]
-    texts = [
-        tokenizer.apply_chat_template(c, add_generation_prompt=True, tokenize=False) for c in conversations
-    ]
+    texts = [tokenizer.apply_chat_template(c, add_generation_prompt=True, tokenize=False) for c in conversations]
     prompts = tokenizer(texts, add_special_tokens=False)["input_ids"]
 
     report: dict[str, Any] = {"parameters": sum(p.numel() for p in model.parameters())}

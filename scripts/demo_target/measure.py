@@ -50,9 +50,7 @@ def answer_loss(model: Qwen3_5ForCausalLM, split: ChatSplit, num_samples: int = 
     nats, count = 0.0, 0
     for start in range(0, min(num_samples, len(split.samples)), 64):
         part = slice(start, start + 64)
-        rows = padded_rows(
-            split.samples[part], split.num_prompt[part], model.config.pad_token_id, model.device
-        )
+        rows = padded_rows(split.samples[part], split.num_prompt[part], model.config.pad_token_id, model.device)
         ids_BT, labels_BT = rows
         logits = model(input_ids=ids_BT).logits[:, :-1].float()
         labels = labels_BT[:, 1:].flatten()
@@ -77,9 +75,7 @@ def answer_figures(
     return figures, answers
 
 
-def _greedy_probability(
-    model: Qwen3_5ForCausalLM, prompts: list[list[int]], answers: list[list[int]]
-) -> float:
+def _greedy_probability(model: Qwen3_5ForCausalLM, prompts: list[list[int]], answers: list[list[int]]) -> float:
     """Mean probability of the chosen tokens: the sharper the target, the easier it is to draft for."""
     total, count = 0.0, 0
     for start in range(0, len(prompts), 64):

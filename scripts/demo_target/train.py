@@ -65,9 +65,7 @@ class Run:
     def measure(self, stage: str, share: float = 0.25, **extra: Any) -> dict[str, float]:
         """Figures on validation files alone; held-out ones are for the end."""
         self.model.eval()
-        figures, _ = answer_figures(
-            self.model, self.tokenizer, self.chat["valid"].prompts()[: self.args.num_valid]
-        )
+        figures, _ = answer_figures(self.model, self.tokenizer, self.chat["valid"].prompts()[: self.args.num_valid])
         figures["valid_bits_per_byte"] = bits_per_byte(
             self.model,
             self.code["valid"],
