@@ -98,4 +98,12 @@ def _remarks(report: EvalReport) -> RenderableType:
             style=QUIET,
         ),
         Text(greedy, style=QUIET if is_equal else BAD),
+        *_weaker_than_a_table(report),
     )
+
+
+def _weaker_than_a_table(report: EvalReport) -> list[Text]:
+    table = report.bigram_table
+    if table is None or not table.num_verify_steps or report.drafter.tau >= table.tau:
+        return []
+    return [Text("a table of the training text's bigrams still drafts better than this drafter", style=CAUTION)]

@@ -12,8 +12,8 @@ from dflashctl.errors import ConfigError
 from dflashctl.stages.demo.target import TargetFacts
 
 RUN_ID = "demo"
-NUM_STEPS = 1300
-NUM_EVAL_PROMPTS = 24
+NUM_STEPS = 1200
+NUM_EVAL_PROMPTS = 20
 NUM_GENERATE_PROMPTS = 400
 """Of a target that is not the embedded one, whose own answers have to be made first."""
 MAX_NEW_TOKENS = 96

@@ -43,3 +43,9 @@ def test_every_slot_has_its_share(text_of, eval_report):
 def test_tau_of_nothing_is_not_a_figure(text_of, eval_report):
     nothing = Tau(tau=0.0, num_tokens=0, num_verify_steps=0)
     assert "none left" in text_of(acceptance((("drafter", eval_report(drafter_without_repeats=nothing)),)))
+
+
+def test_drafter_that_a_table_beats_is_told_so(text_of, eval_report):
+    remark = "a table of the training text's bigrams still drafts better"
+    assert remark in text_of(acceptance((("drafter", eval_report(tau=1.5)),)))
+    assert remark not in text_of(acceptance((("drafter", eval_report()),)))
