@@ -1,8 +1,8 @@
 """A real language model through the everyday commands: SmolLM2-135M answers HumanEval's prompts, a drafter learns from
 the answers, and its acceptance is measured on prompts that it has not seen, before and after.
 
-`make e2e` runs it, on two CPU cores in about a quarter of an hour; sizes are in smollm2.yaml, figures go to
-.e2e/result.json. The target is made once, everything else anew each time.
+`make e2e` runs it: 25 minutes of processor time, no GPU. Sizes are in smollm2.yaml, figures go to .e2e/result.json.
+The target is made once, everything else anew each time.
 """
 
 import json
@@ -164,7 +164,7 @@ def _drafter(life: Life) -> DrafterConfig:
 
 def _show(life: Life) -> None:
     rows = (("drafter before training", life.before), (f"after {len(life.steps)} steps", life.after))
-    console = Console(width=110, highlight=False)
+    console = Console(width=120, highlight=False)
     console.print(acceptance(rows), acceptance_by_slot(life.after))
     console.print("    wall       cpu")
     for stage, spent in life.times.items():
