@@ -25,14 +25,15 @@ class TargetFacts:
 def read_target(folder: Path) -> TargetFacts:
     """Raises ConfigError if the folder is no Hugging Face causal LM, or has no token to spare."""
     raw = _read(folder / "config.json")
-    config = raw.get("text_config", raw) if raw else {}
-    if "num_hidden_layers" not in config:
+    nested = raw.get("text_config")
+    config = nested if isinstance(nested, dict) else raw
+    if not isinstance(config.get("num_hidden_layers"), int):
         raise ConfigError(
             f"--target {folder} is not the folder of a Hugging Face causal LM: "
             "its config.json cannot be read or has no num_hidden_layers"
         )
-    mask, why = _mask_token(folder, int(config.get("vocab_size", 0)))
-    return TargetFacts(int(config["num_hidden_layers"]), mask, why)
+    mask, why = _mask_token(folder, config.get("vocab_size") or 0)
+    return TargetFacts(config["num_hidden_layers"], mask, why)
 
 
 def _mask_token(folder: Path, vocab_size: int) -> tuple[int | None, str]:

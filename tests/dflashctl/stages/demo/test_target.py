@@ -57,3 +57,9 @@ def test_none_to_spare_is_said_with_the_cure(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not the folder of a Hugging Face causal LM"):
         read_target(tmp_path)
+
+
+@pytest.mark.parametrize("config", [{"text_config": 5}, {"text_config": None}, {"num_hidden_layers": "many"}, []])
+def test_a_config_that_makes_no_sense_is_refused(tmp_path: Path, config: Any) -> None:
+    with pytest.raises(ConfigError, match="not the folder of a Hugging Face causal LM"):
+        read_target(folder(tmp_path, **{"config.json": config}))
