@@ -22,9 +22,9 @@ class EmptyHost:
 
 
 def test_plan_is_an_argument_list_with_the_bundle_on_the_path():
-    plan = plan_job("tokenize", SPEC, Path("/work/j"), SITE, writes=(Path("/o"),))
+    plan = plan_job("tokenize", SPEC, Path("/srv/j"), SITE, writes=(Path("/o"),))
     entry = ("/py", "-m", "dflashctl_remote.entry.tokenize")
-    assert plan.job.argv == (*entry, "--spec", "/work/j/spec.json", "--events", "/work/j/events.jsonl")
+    assert plan.job.argv == (*entry, "--spec", "/srv/j/spec.json", "--events", "/srv/j/events.jsonl")
     assert dict(plan.job.env)["PYTHONPATH"] == "/bundle"
     assert json.loads(plan.spec_json)["input"] == "/i"
 
