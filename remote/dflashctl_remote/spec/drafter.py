@@ -267,7 +267,7 @@ def resolve_drafter(spec: DrafterSpec, target: TargetShape) -> DrafterConfig:
 def default_initializer_range(width: int) -> float:
     """0.02, or width**-0.5 where that is more: the branches of a narrow drafter must be heard beside its embeddings.
 
-    Measured on the embedded target (width 256), 200 steps of 512 tokens: loss 3.55 with 0.0625, 3.93 with 0.02.
+    Measured on the embedded target (width 256), step 200 at learning rate 1.5e-3: loss 3.76 with 0.06, 3.93 with 0.02.
     """
     return max(0.02, 1.0 / math.sqrt(width))
 
