@@ -25,7 +25,7 @@ comma := ,
 BIN := .venv/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 PEERS_PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 .venv-peers/bin/python -m pip install --quiet
-RUNTIME := train$(if $(GPU),$(comma)gpu)
+RUNTIME := train,serve$(if $(GPU),$(comma)gpu)
 INPUTS := pyproject.toml constraints.txt Makefile
 
 .PHONY: help demo test check e2e peers test-peers clean

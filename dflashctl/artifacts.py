@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from dflashctl.errors import ArtifactError, ConfigError
+from dflashctl.records import ServerRecord
 from dflashctl_remote.spec.data import DatasetInfo
 from dflashctl_remote.spec.errors import BundleError
 from dflashctl_remote.spec.manifest import MANIFEST_NAME, Manifest, read_manifest
@@ -97,6 +98,35 @@ class DatasetRef:
 
 
 @dataclass(frozen=True)
+class ServerRef:
+    """A server's folder: server.json, spec.json, events.jsonl, log."""
+
+    name: str
+    folder: Path
+
+    @property
+    def record_path(self) -> Path:
+        return self.folder / "server.json"
+
+    @property
+    def events_path(self) -> Path:
+        return self.folder / "events.jsonl"
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / "log"
+
+    def record(self) -> ServerRecord | None:
+        """None if it was never started; raises ArtifactError if it cannot be read."""
+        if not self.record_path.is_file():
+            return None
+        try:
+            return ServerRecord.model_validate_json(self.record_path.read_bytes())
+        except ValidationError as error:
+            raise ArtifactError(f"{self.record_path} is not a server's record of this version") from error
+
+
+@dataclass(frozen=True)
 class Workdir:
     """A folder that runs, jobs and evaluations are kept in."""
 
@@ -109,6 +139,21 @@ class Workdir:
     @property
     def evaluations(self) -> Path:
         return self.path / "evaluations"
+
+    @property
+    def benchmarks(self) -> Path:
+        return self.path / "benchmarks"
+
+    def server(self, name: str) -> ServerRef:
+        """The place of a server by name, there or not. Raises ConfigError if the name is no name."""
+        if not RUN_ID.fullmatch(name):
+            raise ConfigError(f"{name!r} cannot be a server's name: letters, digits, dot, dash, underscore")
+        return ServerRef(name, self.path / "servers" / name)
+
+    def servers(self) -> tuple[ServerRef, ...]:
+        """Those that were ever started, by name."""
+        found = sorted((self.path / "servers").glob("*/server.json"))
+        return tuple(ServerRef(path.parent.name, path.parent) for path in found)
 
     def runs(self) -> tuple[RunRef, ...]:
         """Oldest first, by name."""

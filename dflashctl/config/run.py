@@ -9,7 +9,9 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from dflashctl.config.bench import BenchSpec
 from dflashctl.config.load import Key, Override, Tree, load_tree, with_override
+from dflashctl.config.servers import ServerSpec
 from dflashctl.errors import ConfigError
 from dflashctl_remote.spec.base import Spec
 from dflashctl_remote.spec.data import GenerateSpec, TokenizeSpec
@@ -30,6 +32,8 @@ class RunFile(Spec):
     data: DataSection = DataSection()
     train: TrainSpec | None = None
     evaluate: EvalSpec | None = None
+    deploy: ServerSpec | None = None
+    bench: BenchSpec | None = None
 
 
 SECTIONS: dict[str, type[Spec]] = {
@@ -37,6 +41,8 @@ SECTIONS: dict[str, type[Spec]] = {
     "data.tokenize": TokenizeSpec,
     "train": TrainSpec,
     "evaluate": EvalSpec,
+    "deploy": ServerSpec,
+    "bench": BenchSpec,
 }
 
 

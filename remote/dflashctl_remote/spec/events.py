@@ -18,7 +18,7 @@ class Event(Spec):
 class Started(Event):
     kind: Literal["started"] = "started"
     job: str
-    """train, tokenize, generate or evaluate."""
+    """train, tokenize, generate, evaluate or serve."""
     pid: int
     device: str
     about: dict[str, Any] = Field(default_factory=dict)
@@ -73,6 +73,17 @@ class Notice(Event):
     message: str
 
 
+class Serving(Event):
+    """The server answers requests from now on."""
+
+    kind: Literal["serving"] = "serving"
+    address: str
+    port: int
+    model: str
+    num_draft_tokens: int
+    """0: no drafter."""
+
+
 class Finished(Event):
     kind: Literal["finished"] = "finished"
     about: dict[str, Any] = Field(default_factory=dict)
@@ -97,7 +108,7 @@ class Failed(Event):
 
 
 AnyEvent = Annotated[
-    Started | Progress | Step | CheckpointSaved | Notice | Finished | Stopped | Failed,
+    Started | Progress | Step | CheckpointSaved | Notice | Serving | Finished | Stopped | Failed,
     Field(discriminator="kind"),
 ]
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyEvent)
