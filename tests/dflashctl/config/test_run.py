@@ -46,7 +46,7 @@ def test_unknown_key_gives_file_line_path_and_the_nearest(run_file):
 def test_unknown_section_lists_those_that_are_known(run_file):
     with pytest.raises(ConfigError, match="unknown key zebra") as caught:
         load_section("train", TrainSpec, run_file(MINIMAL + "zebra: 1\n"))
-    assert caught.value.hint == "known there: data, train, evaluate"
+    assert caught.value.hint == "known there: data, train, evaluate, deploy, bench"
 
 
 def test_unknown_key_on_the_command_line_names_the_option():
