@@ -1,6 +1,5 @@
 """The command tree, and the way in. Each group is a module; each command parses, calls, and hands to a view."""
 
-import signal
 import sys
 
 import typer
@@ -40,9 +39,3 @@ def main(arguments: list[str] | None = None) -> int:
         is_debug=is_debug,
         is_json="--json" in rest,
     )
-
-
-def script() -> None:
-    """The installed command. SIGTERM ends it as Ctrl-C does, so that a job is told to stop as well."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(main())
