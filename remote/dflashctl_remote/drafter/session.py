@@ -1,6 +1,6 @@
 """Drafting one answer: keys and values of the accepted context are kept, a block is proposed from them.
 
-Greedy, one sequence. Axes as in model.py.
+One sequence. Axes as in model.py.
 """
 
 import torch
@@ -10,11 +10,11 @@ from dflashctl_remote.drafter.attention import eager_attend
 from dflashctl_remote.drafter.masks import Layout
 from dflashctl_remote.drafter.model import Drafter, KeysValues
 from dflashctl_remote.drafter.objective import FrozenEnds
-from dflashctl_remote.losses.linear_ce import linear_argmax
+from dflashctl_remote.losses.linear_ce import linear_argmax, linear_logits
 
 
 class DraftSession:
-    """Context grows by `extend`; `propose` never changes it."""
+    """Context grows by `extend`; `propose` and `propose_logits` never change it."""
 
     def __init__(self, drafter: Drafter, target: FrozenEnds) -> None:
         self._drafter = drafter
@@ -51,6 +51,15 @@ class DraftSession:
 
         `block_size` shortens the block (the last one of an answer); None: the drafter's own. Gives block_size - 1 ids.
         """
+        return linear_argmax(self._slot_states(anchor_token, block_size), self._target.head_VE).tolist()
+
+    @torch.no_grad()
+    def propose_logits(self, anchor_token: int, block_size: int | None = None) -> Tensor:
+        """The drafter's logits of the slots that `propose` takes the arg-max of: float32 [block_size - 1, V]."""
+        return linear_logits(self._slot_states(anchor_token, block_size), self._target.head_VE)
+
+    def _slot_states(self, anchor_token: int, block_size: int | None) -> Tensor:
+        """Final states of the slots after the anchor: [block_size - 1, D]."""
         assert self._context is not None, "extend() with the prompt's states comes first"
         config = self._drafter.config
         size = block_size or config.block_size
@@ -60,7 +69,7 @@ class DraftSession:
         ids_K[0] = anchor_token
         block_KD = self._target.embed(ids_K).to(self._drafter.fc.weight.dtype)
         hidden_KD = self._drafter(block_KD, layout.block_positions_Q(), self._context, eager_attend(config, layout))
-        return linear_argmax(hidden_KD[1:], self._target.head_VE).tolist()
+        return hidden_KD[1:]
 
 
 def _one_block(num_context: int, block_size: int, device: torch.device) -> Layout:

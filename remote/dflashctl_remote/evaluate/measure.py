@@ -24,7 +24,7 @@ from dflashctl_remote.evaluate.decode import plain_greedy, speculative_greedy
 from dflashctl_remote.evaluate.lookup import BigramTable, accepted_per_step, own_text_draft
 from dflashctl_remote.evaluate.repetition import repeated_share
 from dflashctl_remote.evaluate.report import make_report
-from dflashctl_remote.spec.drafter import DrafterConfig, TargetShape
+from dflashctl_remote.spec.drafter import DrafterConfig, TargetShape, check_fit
 from dflashctl_remote.spec.errors import BadInput
 from dflashctl_remote.spec.evaluate import EvalReport, EvalSpec
 from dflashctl_remote.spec.events import Event, Notice, Progress
@@ -86,24 +86,6 @@ def evaluate(spec: EvalSpec, emit: Callable[[Event], None]) -> EvalReport:
         )
     log.publish(report)
     return report
-
-
-def check_fit(config: DrafterConfig, shape: TargetShape) -> None:
-    """Raises BadInput if the drafter was not made for a target of this shape."""
-    for what, drafter_has, target_has in (
-        ("hidden size", config.hidden_size, shape.hidden_size),
-        ("vocabulary", config.vocab_size, shape.vocab_size),
-        ("number of target layers", config.num_target_layers, shape.num_layers),
-    ):
-        if drafter_has != target_has:
-            raise BadInput(
-                f"the drafter was made for another target: its {what} is {drafter_has}, the target's {target_has}",
-                hint="evaluate it on the target that it was trained for",
-            )
-    if max(config.tap_layers) >= shape.num_layers or min(config.tap_layers) < 0:
-        raise BadInput(
-            f"the drafter taps layers {list(config.tap_layers)}, and the target has 0 to {shape.num_layers - 1}"
-        )
 
 
 def _read_prompts(spec: EvalSpec, shape: TargetShape, chat: ChatTokenizer) -> list[_Prompt]:

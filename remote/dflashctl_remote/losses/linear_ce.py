@@ -36,7 +36,7 @@ def linear_cross_entropy(
 @torch.no_grad()
 def linear_argmax(states_RD: Tensor, head_VD: Tensor, *, chunk_rows: int = 2048) -> Tensor:
     """Arg-max over the vocabulary of states @ head.T, fp32, lowest id on ties: int64 [R]."""
-    chunks = [_logits(chunk, head_VD).argmax(dim=-1) for chunk in states_RD.split(chunk_rows)]
+    chunks = [linear_logits(chunk, head_VD).argmax(dim=-1) for chunk in states_RD.split(chunk_rows)]
     return torch.cat(chunks) if chunks else torch.empty(0, dtype=torch.int64, device=states_RD.device)
 
 
@@ -51,7 +51,7 @@ class _LinearCE(torch.autograd.Function):
         top1_R = torch.empty(num_rows, dtype=torch.int64, device=states_RD.device)
         for start in range(0, num_rows, chunk_rows):
             rows = slice(start, min(start + chunk_rows, num_rows))
-            logits = _logits(states_RD[rows], head_VD)
+            logits = linear_logits(states_RD[rows], head_VD)
             labels = labels_R[rows, None]
             top1_R[rows] = logits.argmax(dim=-1)
             log_total = logits.logsumexp(dim=-1, keepdim=True)
@@ -70,8 +70,8 @@ class _LinearCE(torch.autograd.Function):
         return grad_RD * grad_loss.to(grad_RD.dtype), None, None, None, None
 
 
-def _logits(states_RD: Tensor, head_VD: Tensor) -> Tensor:
-    """fp32 logits; on a GPU straight from the accumulators, since bf16 logits near 20 tie in steps of 0.125."""
+def linear_logits(states_RD: Tensor, head_VD: Tensor) -> Tensor:
+    """fp32 logits, [R, V], all at once; on a GPU straight from the accumulators, since bf16 logits near 20 tie in steps of 0.125."""
     states_RD = states_RD.to(head_VD.dtype)
     if states_RD.is_cuda and head_VD.dtype != torch.float32:
         return torch.mm(states_RD, head_VD.T, out_dtype=torch.float32)

@@ -264,6 +264,24 @@ def resolve_drafter(spec: DrafterSpec, target: TargetShape) -> DrafterConfig:
     )
 
 
+def check_fit(config: DrafterConfig, shape: TargetShape) -> None:
+    """Raises BadInput if the drafter was not made for a target of this shape."""
+    for what, drafter_has, target_has in (
+        ("hidden size", config.hidden_size, shape.hidden_size),
+        ("vocabulary", config.vocab_size, shape.vocab_size),
+        ("number of target layers", config.num_target_layers, shape.num_layers),
+    ):
+        if drafter_has != target_has:
+            raise BadInput(
+                f"the drafter was made for another target: its {what} is {drafter_has}, the target's {target_has}",
+                hint="name the target that it was trained for",
+            )
+    if max(config.tap_layers) >= shape.num_layers or min(config.tap_layers) < 0:
+        raise BadInput(
+            f"the drafter taps layers {list(config.tap_layers)}, and the target has 0 to {shape.num_layers - 1}"
+        )
+
+
 def default_initializer_range(width: int) -> float:
     """0.02, or width**-0.5 where that is more: the branches of a narrow drafter must be heard beside its embeddings.
 

@@ -55,3 +55,12 @@ def test_a_shortened_block_gives_fewer_drafts(make_config: Any, make_drafter: An
     session = DraftSession(make_drafter(config), ends)
     session.extend(torch.randn(4, 2 * config.hidden_size, generator=torch.Generator().manual_seed(0)))
     assert len(session.propose(5, block_size=3)) == 2
+
+
+def test_the_drafts_are_the_arg_max_of_the_logits(make_config: Any, make_drafter: Any, ends: Any) -> None:
+    config = make_config()
+    session = DraftSession(make_drafter(config), ends)
+    session.extend(torch.randn(7, 2 * config.hidden_size, generator=torch.Generator().manual_seed(0)))
+    logits = session.propose_logits(5, 3)
+    assert logits.shape == (2, len(ends.head_VE))
+    assert logits.argmax(dim=-1).tolist() == session.propose(5, 3)

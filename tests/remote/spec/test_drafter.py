@@ -4,6 +4,7 @@ from dflashctl_remote.spec.drafter import (
     DrafterConfig,
     DrafterSpec,
     TargetShape,
+    check_fit,
     default_gamma,
     even_taps,
     resolve_drafter,
@@ -102,3 +103,19 @@ def test_new_weights_of_a_narrow_drafter_are_larger() -> None:
     narrow = TARGET.model_copy(update={"hidden_size": 256})
     assert resolve_drafter(DrafterSpec(), narrow).initializer_range == pytest.approx(0.0625)
     assert resolve_drafter(DrafterSpec(initializer_range=0.05), narrow).initializer_range == 0.05
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hidden_size": 512}, "hidden size is 512, the target's 5120"),
+        ({"vocab_size": 100}, "vocabulary is 100"),
+        ({"num_target_layers": 9}, "number of target layers is 9"),
+        ({"tap_layers": (1, 64)}, "the target has 0 to 63"),
+    ],
+)
+def test_a_drafter_of_another_target_does_not_fit(change: dict[str, object], words: str) -> None:
+    fits = resolve_drafter(DrafterSpec(), TARGET)
+    check_fit(fits, TARGET)
+    with pytest.raises(BadInput, match=words):
+        check_fit(fits.model_copy(update=change), TARGET)
