@@ -6,6 +6,7 @@ DflashctlError            a bug of ours, if raised bare                       ex
 |  |- HostUnreachable     nobody answered                                     exit 3
 |  |- JobFailed           the job on the host ended badly                     its own code, else 4
 |- ArtifactError          incomplete or corrupt                               exit 5
+|- EngineUnhealthy        a server does not answer as it should              exit 6
 |- Regression             a comparison that was asked to fail did             exit 7
 |- Interrupted            Ctrl-C; what is on disk resumes                     exit 130
 """
@@ -48,6 +49,10 @@ class JobFailed(HostError):
 
 class ArtifactError(DflashctlError):
     exit_code = 5
+
+
+class EngineUnhealthy(DflashctlError):
+    exit_code = 6
 
 
 class Regression(DflashctlError):

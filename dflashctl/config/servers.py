@@ -14,7 +14,8 @@ class ServerSpec(Spec):
     target: str
     drafter: str | None = None
     """RUN, RUN@STEP, RUN@latest or a folder; None: plain decoding."""
-    port: int = Field(default=8100, gt=0, le=65535)
+    port: int = Field(default=8100, ge=0, le=65535)
+    """0: any free one, chosen at the start."""
     served_name: str | None = None
     """What requests name as their model; None: the server's name."""
     num_draft_tokens: int | None = Field(default=None, gt=0)

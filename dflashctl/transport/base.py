@@ -4,9 +4,15 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from signal import Signals
 from typing import Any, Protocol
+
+from dflashctl.transport.http import Reply
+from dflashctl.transport.process import Presence
+from dflashctl_remote.spec.process import ProcessToken
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,38 @@ class Transport(Protocol):
     def follow(self, events: Path, *, until: Callable[[], bool]) -> Iterator[Any]:
         """Events of a job that another process started, from the first one until `until` says so."""
         ...
+
+    def token_of(self, pid: int, marker: str) -> ProcessToken | None:
+        """Who a process is now; None if it is not there."""
+        ...
+
+    def presence(self, token: ProcessToken) -> Presence:
+        """Whether the very process is there."""
+        ...
+
+    def send(self, token: ProcessToken, number: Signals) -> bool:
+        """Signal the very process; False if it is gone. No other process is ever hit."""
+        ...
+
+    def wait_gone(self, token: ProcessToken, timeout_s: float) -> bool:
+        """Whether it ended within the time."""
+        ...
+
+    def family(self, token: ProcessToken) -> tuple[ProcessToken, ...]:
+        """The living processes that carry the token's marker, itself among them."""
+        ...
+
+    def lock(self, path: Path) -> AbstractContextManager[int | None]:
+        """Held while the context is open; gives None, or the pid of the process that holds it already."""
+        ...
+
+    def is_port_free(self, port: int) -> bool: ...
+
+    def get(self, url: str, *, timeout_s: float) -> Reply:
+        """A question to a server that listens on that host."""
+        ...
+
+    def post(self, url: str, body: dict[str, Any], *, timeout_s: float) -> Reply: ...
 
     def is_alive(self, pid: int, marker: str) -> bool:
         """Whether the process exists and has `marker` in its own command line."""

@@ -1,5 +1,6 @@
 """This machine as a host: jobs are children of this process, followed through their events file."""
 
+import fcntl
 import importlib.util
 import os
 import signal
@@ -7,11 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dflashctl.transport import http, process
 from dflashctl.transport.base import Git, Job
 from dflashctl.transport.tail import EventTail
+from dflashctl_remote.spec.process import ProcessToken
 
 
 class LocalTransport:
@@ -44,6 +48,44 @@ class LocalTransport:
 
     def follow(self, events: Path, *, until: Callable[[], bool]) -> Iterator[Any]:
         return EventTail(events, self._pause).follow(until)
+
+    def token_of(self, pid: int, marker: str) -> ProcessToken | None:
+        return process.token_of(pid, marker)
+
+    def presence(self, token: ProcessToken) -> process.Presence:
+        return process.presence(token)
+
+    def send(self, token: ProcessToken, number: signal.Signals) -> bool:
+        return process.send(token, number)
+
+    def wait_gone(self, token: ProcessToken, timeout_s: float) -> bool:
+        return process.wait_gone(token, timeout_s)
+
+    def family(self, token: ProcessToken) -> tuple[ProcessToken, ...]:
+        return process.family(token)
+
+    @contextmanager
+    def lock(self, path: Path) -> Iterator[int | None]:
+        with path.open("a+", encoding="ascii") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                yield int(file.read().strip() or 0)
+                return
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield None
+
+    def is_port_free(self, port: int) -> bool:
+        return http.is_port_free("127.0.0.1", port)
+
+    def get(self, url: str, *, timeout_s: float) -> http.Reply:
+        return http.get(url, timeout_s=timeout_s)
+
+    def post(self, url: str, body: dict[str, Any], *, timeout_s: float) -> http.Reply:
+        return http.post(url, body, timeout_s=timeout_s)
 
     def is_alive(self, pid: int, marker: str) -> bool:
         try:

@@ -1,9 +1,7 @@
 """Training runs: start, resume, ask to stop, and the state of those that are there."""
 
-import json
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -11,7 +9,7 @@ from pydantic import ValidationError
 from dflashctl.artifacts import RunRef
 from dflashctl.errors import ArtifactError, ConfigError
 from dflashctl.stages.jobs import JobPlan, require_modules, start_job
-from dflashctl.stages.train.plan import TargetSize, TrainPlan
+from dflashctl.stages.train.plan import TrainPlan
 from dflashctl.transport.base import JobHandle, Transport
 from dflashctl.transport.tail import read_events
 from dflashctl_remote.spec.events import CheckpointSaved, Failed, Finished, Started, Step, Stopped
@@ -33,34 +31,6 @@ class RunState:
     pid: int | None
     detail: str = ""
     """Why it stopped or failed."""
-
-
-def read_target_size(target: str) -> TargetSize:
-    """From config.json of a Hugging Face folder, whose text part may be nested. Raises ConfigError."""
-    path = Path(target) / "config.json"
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(
-            f"{target} is not a Hugging Face model folder: {path} cannot be read ({error.strerror})",
-            hint="give the folder that holds config.json and the weights",
-        ) from error
-    except ValueError as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from error
-    text = raw.get("text_config", raw) if isinstance(raw, dict) else raw
-
-    def size(name: str) -> int:
-        value = text.get(name) if isinstance(text, dict) else None
-        if not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{path} has no {name}, a positive number: not a causal language model's config")
-        return value
-
-    return TargetSize(
-        num_layers=size("num_hidden_layers"),
-        hidden_size=size("hidden_size"),
-        intermediate_size=size("intermediate_size"),
-        vocab_size=size("vocab_size"),
-    )
 
 
 def read_record(run: RunRef) -> RunRecord:

@@ -5,20 +5,11 @@ from dataclasses import dataclass
 from dflashctl.artifacts import RunRef
 from dflashctl.errors import ConfigError
 from dflashctl.stages.jobs import JobPlan, Site, plan_job
+from dflashctl.targets import TargetSize
 from dflashctl.transport.base import Git
 from dflashctl_remote.spec.data import DatasetInfo
 from dflashctl_remote.spec.drafter import DrafterSpec, even_taps
 from dflashctl_remote.spec.train import RunRecord, TrainSpec
-
-
-@dataclass(frozen=True)
-class TargetSize:
-    """From the target's config.json."""
-
-    num_layers: int
-    hidden_size: int
-    intermediate_size: int
-    vocab_size: int
 
 
 @dataclass(frozen=True)

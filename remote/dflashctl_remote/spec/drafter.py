@@ -4,7 +4,7 @@
 """
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
@@ -264,7 +264,20 @@ def resolve_drafter(spec: DrafterSpec, target: TargetShape) -> DrafterConfig:
     )
 
 
-def check_fit(config: DrafterConfig, shape: TargetShape) -> None:
+class Sized(Protocol):
+    """The sizes of a target that a drafter depends on."""
+
+    @property
+    def num_layers(self) -> int: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+
+def check_fit(config: DrafterConfig, shape: Sized) -> None:
     """Raises BadInput if the drafter was not made for a target of this shape."""
     for what, drafter_has, target_has in (
         ("hidden size", config.hidden_size, shape.hidden_size),

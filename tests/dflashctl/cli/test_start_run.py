@@ -6,7 +6,8 @@ from dflashctl.cli.start_run import log_lines, wait_stopped, watch_other, watch_
 from dflashctl.errors import JobFailed
 from dflashctl.stages.jobs import Site
 from dflashctl.stages.train import apply
-from dflashctl.stages.train.plan import TargetSize, plan_train
+from dflashctl.stages.train.plan import plan_train
+from dflashctl.targets import TargetSize
 from dflashctl_remote.spec.events import Finished, Notice
 from dflashctl_remote.spec.train import TrainSpec
 

@@ -7,7 +7,8 @@ from dflashctl.artifacts import Workdir
 from dflashctl.errors import ConfigError
 from dflashctl.stages.jobs import Site
 from dflashctl.stages.train import apply
-from dflashctl.stages.train.plan import TargetSize, plan_train
+from dflashctl.stages.train.plan import plan_train
+from dflashctl.targets import TargetSize
 from dflashctl_remote.spec.train import TrainSpec
 
 SMALL = TargetSize(num_layers=8, hidden_size=64, intermediate_size=128, vocab_size=100)
@@ -98,19 +99,6 @@ def test_run_that_does_not_run_cannot_be_stopped(plan, transport):
         apply.request_stop(plan(FINISHES).run, transport, who="me", now_s=7.0)
 
 
-def test_target_size_is_found_in_nested_and_flat_configs(tmp_path):
-    flat = {"num_hidden_layers": 4, "hidden_size": 8, "intermediate_size": 16, "vocab_size": 32}
-    for name, raw in (("flat", flat), ("nested", {"text_config": flat})):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps(raw))
-        assert apply.read_target_size(str(tmp_path / name)) == TargetSize(4, 8, 16, 32)
-
-
-def test_folder_that_is_no_model_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="not a Hugging Face model folder"):
-        apply.read_target_size(str(tmp_path))
-
-
 def test_start_whose_record_cannot_be_written_leaves_the_name_free(plan, transport):
     made = plan(FINISHES)
     unwritable = replace(made, job=replace(made.job, spec_json="\udcff"))
@@ -134,10 +122,3 @@ def test_damaged_run_is_listed_as_unreadable(plan, transport):
     found = apply.state_if_readable(made.run, transport)
     assert found.state == "unreadable"
     assert "garbage" in found.detail
-
-
-@pytest.mark.parametrize("config", [[], {"text_config": 5}, {"text_config": None}, {"num_hidden_layers": "x"}])
-def test_config_of_another_shape_is_no_causal_language_model(tmp_path, config):
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match="not a causal language model's config"):
-        apply.read_target_size(str(tmp_path))

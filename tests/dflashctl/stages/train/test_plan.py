@@ -5,7 +5,8 @@ import pytest
 from dflashctl.artifacts import RunRef
 from dflashctl.errors import ConfigError
 from dflashctl.stages.jobs import Site
-from dflashctl.stages.train.plan import TargetSize, figures_of, num_drafter_parameters, plan_train
+from dflashctl.stages.train.plan import figures_of, num_drafter_parameters, plan_train
+from dflashctl.targets import TargetSize
 from dflashctl.transport.base import Git
 from dflashctl_remote.spec.drafter import DrafterSpec
 from dflashctl_remote.spec.train import BatchSpec, OptimSpec, RunRecord, TrainSpec
