@@ -12,7 +12,7 @@ those of serving.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -83,9 +83,12 @@ class ChatTokenizer:
         end_ids = {*(eos if isinstance(eos, list) else [eos]), tokenizer.eos_token_id} - {None}
         return cls(folder, tokenizer, frozenset(end_ids), vocab_size)
 
-    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
-        """What a server feeds the target to have the next message answered; raises BadRow."""
-        return self._ids([self._render(messages, is_prompt=True)])[0]
+    def prompt_ids(self, messages: Sequence[Message], template_arguments: Mapping[str, Any] | None = None) -> list[int]:
+        """What a server feeds the target to have the next message answered; raises BadRow.
+
+        `template_arguments` are the template's own, such as enable_thinking.
+        """
+        return self._ids([self._render(messages, is_prompt=True, arguments=template_arguments)])[0]
 
     def turns(self, row: Row) -> list[Turn]:
         """The assistant's turns with text; raises BadRow."""
@@ -129,10 +132,14 @@ class ChatTokenizer:
             return Turn(number, prompt, messages[-1].content if start else text)
         return Turn(number, prompt + text[:start], answer[start:])
 
-    def _render(self, messages: Sequence[Message], *, is_prompt: bool) -> str:
+    def _render(
+        self, messages: Sequence[Message], *, is_prompt: bool, arguments: Mapping[str, Any] | None = None
+    ) -> str:
         plain = [m.model_dump(exclude_none=True) for m in messages]
         try:
-            return self.tokenizer.apply_chat_template(plain, tokenize=False, add_generation_prompt=is_prompt)
+            return self.tokenizer.apply_chat_template(
+                plain, tokenize=False, add_generation_prompt=is_prompt, **arguments or {}
+            )
         except jinja2.TemplateError as error:
             roles = ", ".join(m.role for m in messages) or "none"
             raise BadRow(f"expected messages that the chat template takes, found {roles}, refused: {error}") from error

@@ -40,10 +40,17 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, raised where Ctrl-C would be."""
 
 
-def run_entry(job: str, spec_class: type[S], body: Callable[[S, EventLog], dict[str, Any]]) -> NoReturn:
+def run_entry(
+    job: str,
+    spec_class: type[S],
+    body: Callable[[S, EventLog], dict[str, Any]],
+    *,
+    before: Callable[[S], None] | None = None,
+) -> NoReturn:
     """Parse `--spec FILE --events FILE`, run `body(spec, events)` and exit.
 
-    What body returns is `Finished.about`.
+    What body returns is `Finished.about`. `before(spec)` runs ahead of the `started` event, for which torch may be
+    imported: what it refuses is refused at once.
     SIGTERM raises Terminated, a KeyboardInterrupt, in the body, so that its `finally` blocks run.
     """
     files = job_files(job)
@@ -53,7 +60,7 @@ def run_entry(job: str, spec_class: type[S], body: Callable[[S, EventLog], dict[
     except OSError as error:
         print(f"{job}: cannot write events to {files.events}: {error.strerror}", file=sys.stderr)
         sys.exit(2)
-    sys.exit(_run(job, spec_class, body, files.spec, events))
+    sys.exit(_run(job, spec_class, body, before, files.spec, events))
 
 
 @dataclass(frozen=True)
@@ -75,11 +82,14 @@ def _run(
     job: str,
     spec_class: type[S],
     body: Callable[[S, EventLog], dict[str, Any]],
+    before: Callable[[S], None] | None,
     spec_path: Path,
     events: EventLog,
 ) -> int:
     try:
         spec = read_spec(spec_path, spec_class)
+        if before is not None:
+            before(spec)
         events.emit(Started(job=job, pid=os.getpid(), device=_device_of(spec)))
         events.emit(Finished(about=body(spec, events)))
         return 0

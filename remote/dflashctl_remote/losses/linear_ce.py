@@ -71,7 +71,10 @@ class _LinearCE(torch.autograd.Function):
 
 
 def linear_logits(states_RD: Tensor, head_VD: Tensor) -> Tensor:
-    """fp32 logits, [R, V], all at once; on a GPU straight from the accumulators, since bf16 logits near 20 tie in steps of 0.125."""
+    """fp32 logits of all rows at once: [R, V].
+
+    On a GPU straight from the accumulators, since bf16 logits near 20 tie in steps of 0.125.
+    """
     states_RD = states_RD.to(head_VD.dtype)
     if states_RD.is_cuda and head_VD.dtype != torch.float32:
         return torch.mm(states_RD, head_VD.T, out_dtype=torch.float32)
