@@ -1,5 +1,6 @@
 """What stages hand on to one another, and where a work folder keeps it. Nothing is started or written here."""
 
+import difflib
 import re
 import shlex
 from dataclasses import dataclass
@@ -149,6 +150,16 @@ class Workdir:
         if not RUN_ID.fullmatch(name):
             raise ConfigError(f"{name!r} cannot be a server's name: letters, digits, dot, dash, underscore")
         return ServerRef(name, self.path / "servers" / name)
+
+    def known_server(self, name: str) -> ServerRef:
+        """A server that was started once; raises ConfigError naming the nearest, or those that there are."""
+        ref = self.server(name)
+        if ref.record_path.is_file():
+            return ref
+        known = [server.name for server in self.servers()]
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there: {', '.join(known) or 'none; dflashctl deploy up'}"
+        raise ConfigError(f"there is no server {name} in {self.path}", hint=hint)
 
     def servers(self) -> tuple[ServerRef, ...]:
         """Those that were ever started, by name."""

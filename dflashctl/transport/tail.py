@@ -1,5 +1,6 @@
 """Reading an events file while it grows."""
 
+import codecs
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,3 +62,22 @@ def _parse(line: bytes, path: Path) -> Any:
             f"{path} holds a line that is not an event of this version: {line[:80]!r}",
             hint="read it with the dflashctl that wrote it",
         ) from error
+
+
+def follow_text(
+    path: Path, *, offset_bytes: int, is_over: Callable[[], bool], pause: Callable[[], None]
+) -> Iterator[str]:
+    """What is appended to a log from the offset on, until `is_over`, which is asked before each read."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    while True:
+        was_over = is_over()
+        with path.open("rb") as file:
+            file.seek(offset_bytes)
+            new = file.read()
+        offset_bytes += len(new)
+        if new:
+            yield decoder.decode(new)
+        elif was_over:
+            return
+        else:
+            pause()
