@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -44,6 +45,9 @@ class LocalTransport:
                 process_group=None if job.is_detached else 0,
                 start_new_session=job.is_detached,
             )
+        if job.is_detached:
+            # Collected when it ends, though nobody may wait for it: else it stays as a zombie while this process lives.
+            threading.Thread(target=process.wait, daemon=True).start()
         return LocalJob(process, EventTail(job.events, self._pause, offset_bytes=offset_bytes), job.log)
 
     def follow(self, events: Path, *, until: Callable[[], bool]) -> Iterator[Any]:
