@@ -34,7 +34,7 @@ def serve(spec: ServeSpec, listener: socket.socket, emit: Callable[[Event], None
     Raises what load_model raises, and RuntimeError if a thread ended by itself.
     """
     service, over = Service(), threading.Event()
-    http = _Http(service, listener, over)
+    http = HttpServer(service, listener, over)
     http.start()
     try:
         emit(Notice(message=ABOUT))
@@ -77,8 +77,8 @@ def _backend(spec: ServeSpec, over: threading.Event, emit: Callable[[Event], Non
     return Backend(model, scheduler, counters)
 
 
-class _Http:
-    """uvicorn in a thread of its own, so that signals and loading stay with the main one."""
+class HttpServer:
+    """uvicorn in a thread of its own, so that signals and loading stay with the main one; `over` is set when it ends."""
 
     def __init__(self, service: Service, listener: socket.socket, over: threading.Event) -> None:
         self._listener = listener
