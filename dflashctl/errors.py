@@ -8,6 +8,7 @@ DflashctlError            a bug of ours, if raised bare                       ex
 |- ArtifactError          incomplete or corrupt                               exit 5
 |- EngineUnhealthy        a server does not answer as it should              exit 6
 |- Regression             a comparison that was asked to fail did             exit 7
+|- InvalidBenchmark       measured, and proves nothing                        exit 7
 |- Interrupted            Ctrl-C; what is on disk resumes                     exit 130
 """
 
@@ -56,6 +57,10 @@ class EngineUnhealthy(DflashctlError):
 
 
 class Regression(DflashctlError):
+    exit_code = 7
+
+
+class InvalidBenchmark(DflashctlError):
     exit_code = 7
 
 
