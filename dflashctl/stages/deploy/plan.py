@@ -4,6 +4,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from dflashctl.artifacts import CheckpointRef, ServerRef, Workdir
 from dflashctl.config.servers import ServerSpec
 from dflashctl.engines.base import Launch, LaunchSite
@@ -13,6 +15,9 @@ from dflashctl.targets import read_target_size
 from dflashctl_remote.spec.drafter import DrafterConfig, check_fit
 from dflashctl_remote.spec.errors import BundleError
 from dflashctl_remote.spec.process import MARKER
+
+SPEC_NAME = "deploy.json"
+"""In a server's folder: its ServerSpec, whatever the engine, so that one like it can be started."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +62,21 @@ def plan_deploy(spec: ServerSpec, workdir: Workdir, *, python: str, bundle_root:
         )
     site = LaunchSite(python, bundle_root, server.folder)
     launch = engine.launch(resolved, None if drafter is None else drafter.folder, site)
-    marked = Launch(launch.argv, (*launch.env, (MARKER, str(server.folder))), launch.files, launch.needs_modules)
+    files = (*launch.files, (server.folder / SPEC_NAME, resolved.model_dump_json(indent=2) + "\n"))
+    marked = Launch(launch.argv, (*launch.env, (MARKER, str(server.folder))), files, launch.needs_modules)
     return DeployPlan(resolved, server, drafter, num_draft_tokens, spec.served_name or spec.name, marked)
+
+
+def spec_of(server: ServerRef) -> ServerSpec:
+    """How the server was asked for when it was last started. Raises ArtifactError."""
+    path = server.folder / SPEC_NAME
+    try:
+        return ServerSpec.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise ArtifactError(
+            f"{path} does not say how server {server.name} was started",
+            hint=f"dflashctl deploy down --server {server.name}, and up again with this version",
+        ) from error
 
 
 def without_drafter(spec: ServerSpec, name: str) -> ServerSpec:

@@ -5,7 +5,7 @@ import pytest
 
 from dflashctl.config.servers import ServerSpec
 from dflashctl.errors import ArtifactError, ConfigError
-from dflashctl.stages.deploy.plan import plan_deploy, without_drafter
+from dflashctl.stages.deploy.plan import plan_deploy, spec_of, without_drafter
 from dflashctl_remote.spec.process import MARKER
 
 
@@ -71,3 +71,13 @@ def test_the_baseline_is_the_same_server_without_its_drafter(target):
     plain = without_drafter(spec, "a-plain")
     assert (plain.name, plain.drafter, plain.num_draft_tokens, plain.port) == ("a-plain", None, None, 0)
     assert (plain.target, plain.max_running) == (spec.target, 2)
+
+
+def test_a_server_can_be_asked_for_again_from_what_its_folder_holds(planned, checkpoint, workdir):
+    plan = planned(drafter=str(checkpoint()), max_running=2)
+    for path, text in plan.launch.files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert spec_of(workdir.server("a")) == plan.spec
+    with pytest.raises(ArtifactError, match="does not say how server b"):
+        spec_of(workdir.server("b"))
