@@ -97,7 +97,7 @@ class Transport(Protocol):
         ...
 
     def family(self, token: ProcessToken) -> tuple[ProcessToken, ...]:
-        """The living processes that carry the token's marker, itself among them."""
+        """The living processes that carry the token's marker or are in its session, itself among them."""
         ...
 
     def lock(self, path: Path) -> AbstractContextManager[int | None]:

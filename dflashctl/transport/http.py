@@ -1,5 +1,6 @@
 """Short questions to a server over HTTP: health, counters, one completion. Streams are in openai.py."""
 
+import errno
 import json
 import socket
 from dataclasses import dataclass
@@ -34,13 +35,14 @@ def post(url: str, body: dict[str, Any], *, timeout_s: float) -> Reply:
 
 
 def is_port_free(address: str, port: int) -> bool:
-    """Whether a server could listen there now."""
+    """Whether nobody listens there now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))
-        except OSError:
-            return False
+        except OSError as error:
+            # A port that only root may use is free, and the server says itself that it cannot have it.
+            return error.errno != errno.EADDRINUSE
         return True
 
 

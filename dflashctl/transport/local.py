@@ -35,6 +35,7 @@ class LocalTransport:
         job.log.parent.mkdir(parents=True, exist_ok=True)
         offset_bytes = job.events.stat().st_size if job.events.is_file() else 0
         with job.log.open("ab") as log:
+            log_offset_bytes = log.tell()
             # A group of its own: a terminal's Ctrl-C reaches this process alone, which passes it on once.
             process = subprocess.Popen(
                 job.argv,
@@ -48,7 +49,9 @@ class LocalTransport:
         if job.is_detached:
             # Collected when it ends, though nobody may wait for it: else it stays as a zombie while this process lives.
             threading.Thread(target=process.wait, daemon=True).start()
-        return LocalJob(process, EventTail(job.events, self._pause, offset_bytes=offset_bytes), job.log)
+        return LocalJob(
+            process, EventTail(job.events, self._pause, offset_bytes=offset_bytes), job.log, log_offset_bytes
+        )
 
     def follow(self, events: Path, *, until: Callable[[], bool]) -> Iterator[Any]:
         return EventTail(events, self._pause).follow(until)
@@ -107,10 +110,12 @@ class LocalTransport:
 
 
 class LocalJob:
-    def __init__(self, process: "subprocess.Popen[bytes]", tail: EventTail, log: Path) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", tail: EventTail, log: Path, log_offset_bytes: int) -> None:
         self._process = process
         self._tail = tail
         self._log = log
+        self._log_offset_bytes = log_offset_bytes
+        """What stands before is an earlier process's."""
 
     @property
     def pid(self) -> int:
@@ -132,7 +137,9 @@ class LocalJob:
         return self._process.wait()
 
     def log_tail(self, num_lines: int) -> str:
-        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        with self._log.open("rb") as log:
+            log.seek(self._log_offset_bytes)
+            lines = log.read().decode("utf-8", errors="replace").splitlines()
         return "\n".join(lines[-num_lines:])
 
 

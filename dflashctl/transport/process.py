@@ -3,13 +3,13 @@
 Linux: /proc and pidfds. A pid alone is never trusted, and nothing is ever looked for by name.
 """
 
-import contextlib
 import os
 import select
 import signal
 from pathlib import Path
 from typing import Literal
 
+from dflashctl.errors import ConfigError
 from dflashctl_remote.spec.process import MARKER, ProcessToken
 
 PROC = Path("/proc")
@@ -26,7 +26,7 @@ def token_of(pid: int, marker: str) -> ProcessToken | None:
         pid=pid,
         start_ticks=stat.start_ticks,
         pid_namespace=_pid_namespace(),
-        uid=os.getuid(),
+        uid=stat.uid,
         marker=marker,
     )
 
@@ -38,13 +38,16 @@ def presence(token: ProcessToken) -> Presence:
     if token.pid_namespace != _pid_namespace():
         return "another namespace"
     stat = _stat(token.pid)
-    if stat is None or stat.state in "ZXx" or stat.start_ticks != token.start_ticks:
+    if stat is None or stat.state in "ZXx" or (stat.start_ticks, stat.uid) != (token.start_ticks, token.uid):
         return "gone"
     return "alive"
 
 
 def send(token: ProcessToken, number: signal.Signals) -> bool:
-    """Signal the very process; False if it is not there. A pid that another process has by now is never hit."""
+    """Signal the very process; False if it is not there. A pid that another process has by now is never hit.
+
+    Raises ConfigError if the process is another user's.
+    """
     with _pidfd(token.pid) as descriptor:
         # Opened first and looked at afterwards: from here on the descriptor means the process that was looked at.
         if descriptor is None or presence(token) != "alive":
@@ -53,6 +56,11 @@ def send(token: ProcessToken, number: signal.Signals) -> bool:
             signal.pidfd_send_signal(descriptor, number)
         except ProcessLookupError:
             return False
+        except PermissionError as error:
+            raise ConfigError(
+                f"process {token.pid} belongs to user {token.uid}, and this is user {os.getuid()}: not signalled",
+                hint="run the same command as that user",
+            ) from error
         return True
 
 
@@ -67,29 +75,41 @@ def wait_gone(token: ProcessToken, timeout_s: float) -> bool:
 
 
 def family(token: ProcessToken) -> tuple[ProcessToken, ...]:
-    """Living processes of this user that carry the token's marker and started no earlier than it; itself among them.
+    """Living processes of the token's user that started no earlier than it and are its own; itself among them.
 
-    Whoever asks must not carry the marker itself.
+    Its own is what carries its marker, and, since a program may write over its environment or start another with an
+    empty one, what is in its session. The session counts only while one that is known by token or marker is in it:
+    so long, no other session can have its number. Whoever asks is never in it.
     """
-    wanted = f"{MARKER}={token.marker}".encode()
-    found = []
+    found: list[tuple[ProcessToken, bool, bool]] = []
     for folder in PROC.iterdir():
-        if not folder.name.isdigit():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
             continue
-        with contextlib.suppress(OSError):
-            if folder.stat().st_uid != token.uid or wanted not in (folder / "environ").read_bytes().split(b"\0"):
-                continue
-            member = token_of(int(folder.name), token.marker)
-            if member is not None and member.start_ticks >= token.start_ticks and presence(member) == "alive":
-                found.append(member)
-    return tuple(found)
+        stat = _stat(int(folder.name))
+        member = token_of(int(folder.name), token.marker)
+        if stat is None or member is None or member.start_ticks < token.start_ticks or presence(member) != "alive":
+            continue
+        if (member.uid, member.boot_id, member.pid_namespace) == (token.uid, token.boot_id, token.pid_namespace):
+            is_known = member == token or _carries(folder, token.marker)
+            found.append((member, is_known, stat.session == token.pid))
+    is_session_ours = any(is_known and is_in_session for _, is_known, is_in_session in found)
+    return tuple(member for member, is_known, is_in_session in found if is_known or (is_in_session and is_session_ours))
+
+
+def _carries(process: Path, marker: str) -> bool:
+    try:
+        return f"{MARKER}={marker}".encode() in (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 class _Stat:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, uid: int) -> None:
+        self.uid = uid
         # The command's name is in parentheses and may hold anything, spaces and parentheses too.
         fields = text[text.rindex(")") + 2 :].split()
         self.state = fields[0]
+        self.session = int(fields[3])
         self.start_ticks = int(fields[19])
 
 
@@ -97,7 +117,8 @@ def _stat(pid: int) -> _Stat | None:
     if pid <= 1:
         return None
     try:
-        return _Stat((PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace"))
+        folder = PROC / str(pid)
+        return _Stat((folder / "stat").read_text(encoding="utf-8", errors="replace"), folder.stat().st_uid)
     except (FileNotFoundError, ProcessLookupError):
         return None
 
@@ -116,9 +137,11 @@ class _pidfd:  # noqa: N801 - used as a function
         self._descriptor: int | None = None
 
     def __enter__(self) -> int | None:
+        if self._pid <= 1:
+            return None
         try:
             self._descriptor = os.pidfd_open(self._pid)
-        except (ProcessLookupError, OSError):
+        except ProcessLookupError:
             self._descriptor = None
         return self._descriptor
 

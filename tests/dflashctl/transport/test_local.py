@@ -40,6 +40,20 @@ def test_both_outputs_go_to_the_log(transport, child):
     assert sorted(handle.log_tail(5).splitlines()) == ["err", "out"]
 
 
+def test_end_of_the_log_is_of_this_process_alone(transport, child):
+    transport.start(child(TALK)).wait()
+    handle = transport.start(child("print('only this')"))
+    handle.wait()
+    assert handle.log_tail(5) == "only this"
+
+
+def test_lock_lets_one_in_and_names_it_to_the_other(transport, tmp_path):
+    with transport.lock(tmp_path / "lock") as first, transport.lock(tmp_path / "lock") as second:
+        assert (first, second) == (None, os.getpid())
+    with transport.lock(tmp_path / "lock") as third:
+        assert third is None
+
+
 def test_earlier_events_of_the_file_are_not_told_again(transport, child):
     transport.start(child(TALK)).wait()
     handle = transport.start(child(TALK))

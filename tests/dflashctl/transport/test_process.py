@@ -102,6 +102,53 @@ def test_the_family_is_found_by_marker_in_other_sessions_too(sleeper, tmp_path):
     assert stranger.poll() is None
 
 
+def test_the_family_holds_members_of_its_session_that_lost_the_marker(sleeper, tmp_path):
+    script = (
+        "import os, subprocess, sys\n"
+        "os.setsid()\n"
+        "run = [sys.executable, '-c', 'import sys; sys.stdin.read()']\n"
+        "bare = subprocess.Popen(run, env={})\n"
+        "print(bare.pid, flush=True)\n"
+        "sys.stdin.read()"
+    )
+    leader = sleeper(script, **{MARKER: str(tmp_path)})
+    bare = int(leader.stdout.readline())
+    token = process.token_of(leader.pid, str(tmp_path))
+    members = {member.pid: member for member in process.family(token)}
+    assert set(members) == {leader.pid, bare}
+    # Without one that is known for certain, a session of that number could be a stranger's.
+    leader.kill()
+    leader.wait()
+    assert process.family(token) == ()
+    assert process.send(members[bare], signal.SIGKILL)
+
+
+def test_whoever_asks_is_never_of_the_family(tmp_path):
+    code = (
+        "import os\n"
+        "from dflashctl.transport import process\n"
+        f"print(process.family(process.token_of(os.getpid(), {str(tmp_path)!r})))"
+    )
+    paths = os.pathsep.join(path for path in sys.path if path)
+    asked = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, MARKER: str(tmp_path), "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert asked.stdout == "()\n"
+
+
+@pytest.mark.parametrize("changed", [{"uid": 12345}, {"pid": 0}, {"pid": -1}])
+def test_a_token_of_another_user_or_of_no_process_reaches_nobody(sleeper, changed):
+    child = sleeper()
+    wrong = process.token_of(child.pid, "m").model_copy(update=changed)
+    assert process.presence(wrong) == "gone"
+    assert process.send(wrong, signal.SIGKILL) is False
+    assert child.poll() is None
+
+
 @pytest.mark.parametrize("pid", [0, 1, -1])
 def test_pids_that_stand_for_more_than_one_process_are_nobody(pid):
     assert process.token_of(pid, "m") is None
