@@ -13,6 +13,7 @@ from dflashctl.records import ServerRecord
 from dflashctl_remote.spec.data import DatasetInfo
 from dflashctl_remote.spec.errors import BundleError
 from dflashctl_remote.spec.manifest import MANIFEST_NAME, Manifest, read_manifest
+from dflashctl_remote.spec.process import ProcessToken
 
 DEFAULT_WORKDIR = Path("dflashctl-work")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -40,6 +41,19 @@ class RunRef:
     @property
     def stop_path(self) -> Path:
         return self.folder / "stop.requested"
+
+    @property
+    def token_path(self) -> Path:
+        return self.folder / "token.json"
+
+    def token(self) -> ProcessToken | None:
+        """Who the run's newest process is; None before the first is there. Raises ArtifactError."""
+        if not self.token_path.is_file():
+            return None
+        try:
+            return ProcessToken.model_validate_json(self.token_path.read_bytes())
+        except ValidationError as error:
+            raise ArtifactError(f"{self.token_path} cannot be read as a process's token") from error
 
     def command(self, verb: str) -> str:
         """What to type to do something with this run from here: `dflashctl train resume RUN`."""

@@ -105,7 +105,7 @@ def down(
 @app.command("list")
 def list_(workdir: WorkdirOption = DEFAULT_WORKDIR, host: Host = "local", json: Json = False) -> None:
     """The servers of a work folder, as they are now."""
-    from dflashctl.stages.deploy.state import state_of
+    from dflashctl.facts.servers import state_of
     from dflashctl.views.deploy import servers
 
     transport = transport_of(host)

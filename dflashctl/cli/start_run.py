@@ -12,7 +12,7 @@ from dflashctl.cli.output import Output
 from dflashctl.config.load import Override
 from dflashctl.config.run import load_section
 from dflashctl.errors import JobFailed
-from dflashctl.stages.train.apply import RunState, is_running, state_of
+from dflashctl.facts.runs import RunState, is_running, state_of
 from dflashctl.stages.train.plan import TrainPlan, plan_train
 from dflashctl.targets import read_target_size
 from dflashctl.transport.base import JobHandle, Transport

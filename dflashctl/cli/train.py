@@ -98,7 +98,7 @@ def resume(
 ) -> None:
     """Go on from a run's newest complete checkpoint, with the spec it was started with."""
     from dflashctl.cli.start_run import watch_own
-    from dflashctl.stages.train.apply import read_record
+    from dflashctl.facts.runs import read_record
     from dflashctl.stages.train.apply import resume as resume_run
     from dflashctl.stages.train.plan import plan_run_job
     from dflashctl.views.tables import job_plan
@@ -117,7 +117,7 @@ def resume(
 @app.command("list")
 def list_(workdir: WorkdirOption = DEFAULT_WORKDIR, host: Host = "local", json: Json = False) -> None:
     """The runs of a work folder, with the state of each and the age of its last event."""
-    from dflashctl.stages.train.apply import state_if_readable
+    from dflashctl.facts.runs import state_if_readable
     from dflashctl.views.tables import runs
 
     transport = transport_of(host)

@@ -7,6 +7,7 @@ from dflashctl.errors import ConfigError
 from dflashctl.transport.base import Job, JobHandle, Transport
 from dflashctl_remote.spec.base import Spec
 from dflashctl_remote.spec.manifest import write_atomically
+from dflashctl_remote.spec.process import MARKER
 
 NEEDED_MODULES = ("torch", "transformers", "numpy", "safetensors")
 
@@ -54,6 +55,7 @@ def plan_job(
         # one. A training step on two cores: 4,230 tokens/s idle and 1,680 beside two busy processes with this count,
         # 2,510 and 2,270 without spinning (`OMP_WAIT_POLICY=PASSIVE`), 2026-11-30.
         ("GOMP_SPINCOUNT", "20000"),
+        (MARKER, str(folder)),
     )
     job = Job(name, argv, env, events=events, log=folder / "log", is_detached=is_detached)
     return JobPlan(site.host, job, spec_path, spec.model_dump_json(indent=2) + "\n", writes)

@@ -54,6 +54,21 @@ def read_events(path: Path) -> list[Any]:
     return list(EventTail(path, lambda: None).follow(lambda: True))
 
 
+def read_last_events(path: Path, num_bytes: int) -> list[Any]:
+    """The whole lines among the last so many bytes, oldest first; empty if there is no file yet."""
+    try:
+        size_bytes = path.stat().st_size
+    except FileNotFoundError:
+        return []
+    if size_bytes <= num_bytes:
+        return read_events(path)
+    with path.open("rb") as file:
+        file.seek(size_bytes - num_bytes)
+        _, _, tail = file.read().partition(b"\n")
+    whole, _, _ = tail.rpartition(b"\n")
+    return [_parse(line, path) for line in whole.split(b"\n") if line.strip()]
+
+
 def _parse(line: bytes, path: Path) -> Any:
     try:
         return parse_event(line)

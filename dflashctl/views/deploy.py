@@ -6,9 +6,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dflashctl.facts.servers import ServerState
 from dflashctl.records import ServerRecord
 from dflashctl.stages.deploy.plan import DeployPlan
-from dflashctl.stages.deploy.state import ServerState
 from dflashctl.views.palette import BAD, CAUTION, GOOD, QUIET, duration
 
 STATE_STYLE = {"ready": GOOD, "stopped": QUIET, "not proven": CAUTION, "elsewhere": CAUTION}

@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dflashctl.config.run import Resolved
+from dflashctl.facts.runs import RunState
 from dflashctl.stages.jobs import JobPlan
-from dflashctl.stages.train.apply import RunState
 from dflashctl.stages.train.plan import Figures, TrainPlan
 from dflashctl.views.palette import ACCENT, BAD, CAUTION, GOOD, QUIET, binary, duration, percent, si
 from dflashctl_remote.spec.data import DatasetInfo

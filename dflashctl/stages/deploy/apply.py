@@ -1,24 +1,21 @@
 """Starting a server and proving that it serves; ending one and proving that it is gone."""
 
-import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from dflashctl.artifacts import ServerRef, Workdir
-from dflashctl.engines.base import Engine
 from dflashctl.engines.registry import engine_of
-from dflashctl.errors import ConfigError, DflashctlError, EngineUnhealthy, Interrupted
+from dflashctl.errors import ArtifactError, ConfigError, DflashctlError, EngineUnhealthy, Interrupted
 from dflashctl.records import ServerRecord
-from dflashctl.stages.deploy.plan import DeployPlan
+from dflashctl.stages.deploy.ending import Say, end
+from dflashctl.stages.deploy.plan import SPEC_NAME, DeployPlan
 from dflashctl.stages.deploy.prove import prove
 from dflashctl.transport.base import Job, JobHandle, Transport
 from dflashctl_remote.spec.events import Failed, Notice, Serving, Stopped
 from dflashctl_remote.spec.manifest import write_atomically
-from dflashctl_remote.spec.process import ProcessToken
 
 LOG_LINES = 30
-Say = Callable[[str], None]
+WORD_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -35,9 +32,18 @@ class Down:
     """What was seen: ended by itself, ended when asked, had to be killed, was gone already."""
 
 
-def bring_up(plan: DeployPlan, workdir: Workdir, transport: Transport, *, bundle_sha: str, say: Say) -> Up:
+def bring_up(
+    plan: DeployPlan,
+    workdir: Workdir,
+    transport: Transport,
+    *,
+    bundle_sha: str,
+    say: Say,
+    timeout_s: float | None = None,
+) -> Up:
     """Start the server and wait until it is proven ready; a server that is not is ended again.
 
+    `timeout_s` is for the start, without the proof; None: as long as the engine may need.
     Raises ConfigError if the name or the port is taken, EngineUnhealthy if it does not come up or accepts no draft.
     """
     server = plan.server
@@ -45,57 +51,127 @@ def bring_up(plan: DeployPlan, workdir: Workdir, transport: Transport, *, bundle
     with transport.lock(server.folder / "lock") as holder:
         if holder is not None:
             raise ConfigError(
-                f"another command is working on server {server.name} (process {holder}), nothing was started",
+                f"another command (process {holder}) is starting server {server.name}, nothing was started",
                 hint=f"wait for it, then: dflashctl deploy list --workdir {workdir.path}",
             )
-        running = _running(plan, transport)
+        running = check_start(plan, workdir, transport, bundle_sha=bundle_sha)
         if running is not None:
             return Up(running, was_running=True)
-        _require_port(plan, workdir, transport)
-        missing = transport.missing_modules(plan.launch.needs_modules)
-        if missing:
-            raise ConfigError(
-                f"the {plan.spec.engine} engine on host {transport.name} needs {', '.join(missing)}, "
-                f"not found for {transport.python()}",
-                hint="pip install 'dflashctl[serve]' in that environment",
-            )
-        return Up(_start(plan, transport, bundle_sha, say), was_running=False)
+        return Up(_start(plan, transport, bundle_sha, say, timeout_s), was_running=False)
+
+
+def check_start(plan: DeployPlan, workdir: Workdir, transport: Transport, *, bundle_sha: str) -> ServerRecord | None:
+    """What the host has against the start, asked before anything is written; the record of this very server if it runs.
+
+    Raises ConfigError for a name or a port that is taken and for missing modules, EngineUnhealthy if this very
+    server runs and is not healthy.
+    """
+    running = _running(plan, transport, bundle_sha)
+    if running is not None:
+        return running
+    _require_port(plan, workdir, transport)
+    missing = transport.missing_modules(plan.launch.needs_modules)
+    if missing:
+        raise ConfigError(
+            f"the {plan.spec.engine} engine on host {transport.name} needs {', '.join(missing)}, "
+            f"not found for {transport.python()}",
+            hint="pip install 'dflashctl[serve]' in that environment",
+        )
+    return None
 
 
 def bring_down(server: ServerRef, transport: Transport, *, say: Say) -> Down:
-    """End the server by its token, politely first, and prove that nothing of it is left.
+    """End the server by its token, politely first, and prove that nothing of it is left, its port included.
 
     A token that matches no process means that it is gone: then nothing is signalled at all.
-    Raises ConfigError if it was never started, EngineUnhealthy if something of it outlives SIGKILL.
+    Raises ConfigError if it was never started or is out of reach, EngineUnhealthy if something of it stays.
     """
     record = server.record()
     if record is None:
         raise ConfigError(f"server {server.name} was never started here", hint="dflashctl deploy list")
+    engine = engine_of(record.engine)
     presence = transport.presence(record.token)
-    if presence == "another namespace":
-        raise ConfigError(f"server {server.name} runs in another PID namespace than this one: nothing was signalled")
     if presence != "alive" and not transport.family(record.token):
+        if presence == "another namespace":
+            _require_silence(record, engine.readiness.health_path, transport)
         _note_stopped(server, record)
-        before = f"the machine was started anew since, and process {record.token.pid} with it"
-        gone = before if presence == "another boot" else f"process {record.token.pid} was gone already"
-        return Down(server.name, f"{gone}; nothing was signalled")
-    how = _end(record.token, engine_of(record.engine), transport, say)
+        return Down(server.name, f"{_gone(record, presence)}; nothing was signalled")
+    try:
+        how = end(record.token, engine, transport, say)
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(
+            f"interrupted; server {server.name} was asked to end and may still be ending",
+            hint=f"dflashctl deploy down --server {server.name}",
+        ) from interrupt
     _note_stopped(server, record)
-    return Down(server.name, how)
+    port = _port_of(record)
+    if port and not transport.is_port_free(port):
+        raise EngineUnhealthy(
+            f"server {server.name} is down ({how}), and somebody still listens on its port {port}",
+            hint="a process that it started may have left its session; see who listens there",
+        )
+    return Down(server.name, f"{how}, port {port} is free" if port else how)
 
 
-def _running(plan: DeployPlan, transport: Transport) -> ServerRecord | None:
-    """The record of this very server, if it runs and was proven; raises ConfigError if another runs by its name."""
+def _gone(record: ServerRecord, presence: str) -> str:
+    if presence == "another boot":
+        return f"the machine was started anew since, and process {record.token.pid} with it"
+    if presence == "another namespace":
+        return "it ran in another PID namespace, and nothing answers at its address"
+    return f"process {record.token.pid} was gone already"
+
+
+def _require_silence(record: ServerRecord, health_path: str, transport: Transport) -> None:
+    reply = transport.get(record.base_url + health_path, timeout_s=5.0)
+    if reply.status:
+        raise ConfigError(
+            f"server {record.name} was started in another PID namespace, and {record.base_url} answers: "
+            "nothing was signalled",
+            hint="run the same command in the container that it was started in",
+        )
+
+
+def _running(plan: DeployPlan, transport: Transport, bundle_sha: str) -> ServerRecord | None:
+    """The record of this very server, if it runs; raises if what runs by its name is anything else."""
     record = plan.server.record()
-    if record is None or transport.presence(record.token) != "alive":
+    if record is None:
         return None
-    files = all(path.is_file() and path.read_text(encoding="utf-8") == text for path, text in plan.launch.files)
-    if record.proof is not None and record.argv == plan.launch.argv and files:
-        return record
-    raise ConfigError(
-        f"server {plan.server.name} runs already with other settings (process {record.token.pid}, {record.base_url})",
-        hint=f"dflashctl deploy down --server {plan.server.name}",
-    )
+    name, down = record.name, f"dflashctl deploy down --server {record.name}"
+    if transport.presence(record.token) != "alive":
+        left = ", ".join(str(member.pid) for member in transport.family(record.token))
+        if left:
+            raise ConfigError(f"server {name} has ended, and process {left} of it is still there", hint=down)
+        return None
+    who = f"process {record.token.pid}, {record.base_url}"
+    if record.proof is None:
+        raise ConfigError(
+            f"server {name} runs, and the command that started it was cut off before it was proven ({who})", hint=down
+        )
+    other = _difference(plan, record, bundle_sha)
+    if other is not None:
+        raise ConfigError(f"server {name} runs already with {other} ({who})", hint=down)
+    health = transport.get(record.base_url + engine_of(record.engine).readiness.health_path, timeout_s=5.0)
+    if not health.is_ok:
+        raise EngineUnhealthy(
+            f"server {name} runs already with the same settings and is not healthy ({who}): "
+            f"{health.status or 'no answer'} {health.text[:200]}",
+            hint=down,
+        )
+    return record
+
+
+def _difference(plan: DeployPlan, record: ServerRecord, bundle_sha: str) -> str | None:
+    """What sets the server that runs apart from the one that is wanted."""
+    # How it was asked for does not count: RUN@latest and RUN@300 may be the same checkpoint.
+    files = (file for file in plan.launch.files if file[0].name != SPEC_NAME)
+    is_same = all(path.is_file() and path.read_text(encoding="utf-8") == text for path, text in files)
+    if record.engine != plan.spec.engine or record.argv != plan.launch.argv or not is_same:
+        return "other settings"
+    if plan.drafter is not None and record.drafter_sha256 != plan.drafter.sha256:
+        return "other weights of its drafter"
+    if record.bundle_sha != bundle_sha:
+        return f"other code (bundle {record.bundle_sha[:12]}, now {bundle_sha[:12]})"
+    return None
 
 
 def _require_port(plan: DeployPlan, workdir: Workdir, transport: Transport) -> None:
@@ -103,8 +179,12 @@ def _require_port(plan: DeployPlan, workdir: Workdir, transport: Transport) -> N
     if port == 0 or transport.is_port_free(port):
         return
     for other in workdir.servers():
-        record = other.record()
-        if record and record.base_url.endswith(f":{port}") and transport.presence(record.token) == "alive":
+        try:
+            record = other.record()
+        except ArtifactError:
+            # A record that cannot be read names nobody; the port is taken all the same.
+            continue
+        if record and _port_of(record) == port and transport.presence(record.token) == "alive":
             raise ConfigError(
                 f"port {port} on {transport.name} is taken by our own server {other.name}",
                 hint=f"dflashctl deploy down --server {other.name}, or another --port",
@@ -115,22 +195,56 @@ def _require_port(plan: DeployPlan, workdir: Workdir, transport: Transport) -> N
     )
 
 
-def _start(plan: DeployPlan, transport: Transport, bundle_sha: str, say: Say) -> ServerRecord:
-    server, spec = plan.server, plan.spec
+def _start(plan: DeployPlan, transport: Transport, bundle_sha: str, say: Say, timeout_s: float | None) -> ServerRecord:
+    server, engine = plan.server, engine_of(plan.spec.engine)
     for path, text in plan.launch.files:
         write_atomically(path, text)
-    job = Job(spec.name, plan.launch.argv, plan.launch.env, server.events_path, server.log_path, is_detached=True)
+    job = Job(server.name, plan.launch.argv, plan.launch.env, server.events_path, server.log_path, is_detached=True)
     handle = transport.start(job)
-    token = transport.token_of(handle.pid, str(server.folder))
+    record: ServerRecord | None = None
+    try:
+        record = _record_of(plan, handle, transport, bundle_sha)
+        _write(server, record)
+        limit_s = engine.readiness.timeout_s if timeout_s is None else timeout_s
+        say(f"{server.name}: process {handle.pid} starts, waiting up to {limit_s:g} s for it")
+        serving = _await_serving(server.name, handle, limit_s, say)
+        record = record.model_copy(update={"base_url": f"http://{serving.address}:{serving.port}"})
+        _write(server, record)
+        say(f"{server.name}: {record.base_url} answers; asking for a completion")
+        try:
+            record = record.model_copy(update={"proof": prove(record, engine, transport)})
+        except EngineUnhealthy as error:
+            if transport.presence(record.token) != "alive":
+                raise _last_words(server.name, handle) from error
+            raise
+        _write(server, record)
+    except BaseException as error:
+        # What is not proven must not stay up: nobody would look after it.
+        if isinstance(error, KeyboardInterrupt):
+            say(f"interrupted; ending server {server.name} again, Ctrl-C once more to kill it")
+        if record is None:
+            handle.kill()
+        else:
+            end(record.token, engine, transport, say, kills_at_ctrl_c=True)
+            _note_stopped(server, record)
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted(f"interrupted; server {server.name} was ended again") from error
+        raise
+    return record
+
+
+def _record_of(plan: DeployPlan, handle: JobHandle, transport: Transport, bundle_sha: str) -> ServerRecord:
+    """Raises EngineUnhealthy if the process is gone already."""
+    token = transport.token_of(handle.pid, str(plan.server.folder))
     if token is None:
-        raise EngineUnhealthy(_last_words(server.name, handle))
-    record = ServerRecord(
-        name=server.name,
+        raise _last_words(plan.server.name, handle)
+    return ServerRecord(
+        name=plan.server.name,
         host=transport.name,
-        engine=spec.engine,
-        base_url=f"http://127.0.0.1:{spec.port}",
+        engine=plan.spec.engine,
+        base_url=f"http://127.0.0.1:{plan.spec.port}",
         model=plan.model,
-        target=spec.target,
+        target=plan.spec.target,
         drafter=None if plan.drafter is None else str(plan.drafter.folder),
         drafter_label=None if plan.drafter is None else plan.drafter.label,
         drafter_sha256=None if plan.drafter is None else plan.drafter.sha256,
@@ -140,82 +254,56 @@ def _start(plan: DeployPlan, transport: Transport, bundle_sha: str, say: Say) ->
         bundle_sha=bundle_sha,
         started_at_s=time.time(),
     )
-    _write(server, record)
-    engine = engine_of(spec.engine)
-    try:
-        serving = _await_serving(server.name, handle, engine, say)
-        record = record.model_copy(update={"base_url": f"http://{serving.address}:{serving.port}"})
-        _write(server, record)
-        say(f"{server.name}: {record.base_url} answers; asking for a completion")
-        record = record.model_copy(update={"proof": prove(record, engine, transport)})
-        _write(server, record)
-    except BaseException as error:
-        # What is not proven must not stay up: nobody would look after it.
-        _end(token, engine, transport, say)
-        _note_stopped(server, record)
-        if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(f"interrupted; server {server.name} was ended again") from error
-        raise
-    return record
 
 
-def _await_serving(name: str, handle: JobHandle, engine: Engine, say: Say) -> Serving:
+def _await_serving(name: str, handle: JobHandle, limit_s: float, say: Say) -> Serving:
     """The event that says so; raises the job's own error, or EngineUnhealthy with the end of its log."""
-    deadline_s = time.monotonic() + engine.readiness.timeout_s
-    for event in handle.events(until=lambda: time.monotonic() > deadline_s):
+    began_s = time.monotonic()
+    next_word_s = began_s + WORD_EVERY_S
+
+    def is_over() -> bool:
+        nonlocal next_word_s
+        now_s = time.monotonic()
+        if now_s > next_word_s:
+            next_word_s = now_s + WORD_EVERY_S
+            say(f"{name}: not ready after {now_s - began_s:.0f} s; its log ends: {handle.log_tail(1) or '(empty)'}")
+        return now_s > began_s + limit_s
+
+    for event in handle.events(until=is_over):
         match event:
             case Serving():
                 return event
             case Failed():
                 handle.wait()
-                raise _failed(name, event)
+                raise _error_of(event.exit_code, f"server {name} did not start: {event.message}", hint=event.hint)
             case Stopped():
                 raise EngineUnhealthy(f"server {name} was stopped while it started: {event.reason}")
             case Notice():
                 say(f"{name}: {event.message}")
-    if time.monotonic() > deadline_s:
+    if is_over():
         raise EngineUnhealthy(
-            f"server {name} did not come up within {engine.readiness.timeout_s:g} s; the end of its log:\n"
-            f"{handle.log_tail(LOG_LINES)}"
+            f"server {name} did not come up within {limit_s:g} s; the end of its log:\n{handle.log_tail(LOG_LINES)}"
         )
-    raise EngineUnhealthy(_last_words(name, handle))
+    raise _last_words(name, handle)
 
 
-def _failed(name: str, event: Failed) -> DflashctlError:
-    """A wrong setting stays a wrong setting; everything else is a server that does not come up."""
-    error = EngineUnhealthy(f"server {name} did not start: {event.message}", hint=event.hint)
-    if event.exit_code in (2, 5):
-        error.exit_code = event.exit_code
-    return error
+def _error_of(exit_code: int, message: str, *, hint: str = "") -> DflashctlError:
+    """A wrong setting and a broken checkpoint stay what they are; all else is a server that does not come up."""
+    kinds: dict[int, type[DflashctlError]] = {2: ConfigError, 5: ArtifactError}
+    return kinds.get(exit_code, EngineUnhealthy)(message, hint=hint)
 
 
-def _last_words(name: str, handle: JobHandle) -> str:
+def _last_words(name: str, handle: JobHandle) -> DflashctlError:
     code = handle.wait()
     how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     tail = handle.log_tail(LOG_LINES).strip()
-    return f"server {name} ended while it started ({how}); " + (
-        f"the end of its log:\n{tail}" if tail else "its log is empty"
-    )
+    said = f"the end of its log:\n{tail}" if tail else "its log is empty"
+    return _error_of(code, f"server {name} ended before it was ready ({how}); {said}")
 
 
-def _end(token: ProcessToken, engine: Engine, transport: Transport, say: Say) -> str:
-    """SIGTERM to the server, then SIGKILL to all that carry its marker; what it took to be rid of it."""
-    if transport.send(token, signal.SIGTERM):
-        say(f"asked process {token.pid} to end, waiting up to {engine.shutdown.grace_s:g} s")
-        transport.wait_gone(token, engine.shutdown.grace_s)
-    left = transport.family(token)
-    if not left:
-        return f"process {token.pid} ended when asked; nothing of it is left"
-    for member in left:
-        transport.send(member, signal.SIGKILL)
-    for member in left:
-        transport.wait_gone(member, 5.0)
-    survivors = transport.family(token)
-    if survivors:
-        pids = ", ".join(str(member.pid) for member in survivors)
-        raise EngineUnhealthy(f"process {pids} outlives SIGKILL (it may hang in a driver)")
-    pids = ", ".join(str(member.pid) for member in left)
-    return f"process {pids} had to be killed; nothing of it is left"
+def _port_of(record: ServerRecord) -> int:
+    """0: not known yet."""
+    return int(record.base_url.rpartition(":")[2])
 
 
 def _note_stopped(server: ServerRef, record: ServerRecord) -> None:

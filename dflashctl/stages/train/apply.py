@@ -1,47 +1,14 @@
-"""Training runs: start, resume, ask to stop, and the state of those that are there."""
+"""Training runs: start, resume, ask to stop. Their state is facts/runs.py."""
 
 import shutil
-from dataclasses import dataclass
-from typing import Any, Literal
-
-from pydantic import ValidationError
 
 from dflashctl.artifacts import RunRef
-from dflashctl.errors import ArtifactError, ConfigError
+from dflashctl.errors import ConfigError
+from dflashctl.facts.runs import state_of
 from dflashctl.stages.jobs import JobPlan, require_modules, start_job
 from dflashctl.stages.train.plan import TrainPlan
 from dflashctl.transport.base import JobHandle, Transport
-from dflashctl.transport.tail import read_events
-from dflashctl_remote.spec.events import CheckpointSaved, Failed, Finished, Started, Step, Stopped
-from dflashctl_remote.spec.manifest import write_json
-from dflashctl_remote.spec.train import RunRecord
-
-State = Literal["starting", "running", "finished", "stopped", "failed", "ended without a word", "unreadable"]
-
-
-@dataclass(frozen=True)
-class RunState:
-    """What is known of a run, from its own events and whether its process is there."""
-
-    run: RunRef
-    state: State
-    last_event_at_s: float | None
-    last_step: Step | None
-    last_checkpoint: CheckpointSaved | None
-    pid: int | None
-    detail: str = ""
-    """Why it stopped or failed."""
-
-
-def read_record(run: RunRef) -> RunRecord:
-    """Raises ArtifactError."""
-    try:
-        return RunRecord.model_validate_json(run.record_path.read_bytes())
-    except OSError as error:
-        raise ArtifactError(f"{run.record_path} cannot be read: {error.strerror}") from error
-    except ValidationError as error:
-        first = error.errors()[0]["msg"]
-        raise ArtifactError(f"{run.record_path} cannot be read as a run's record: {first}") from error
+from dflashctl_remote.spec.manifest import write_atomically, write_json
 
 
 def start(plan: TrainPlan, transport: Transport) -> JobHandle:
@@ -62,7 +29,7 @@ def start(plan: TrainPlan, transport: Transport) -> JobHandle:
             hint=f"{plan.run.command('resume')}, or choose another --run-id",
         ) from error
     try:
-        return start_job(plan.job, transport)
+        return _noted(plan.run, start_job(plan.job, transport), transport)
     except BaseException:
         # Without its record it is no run: nobody could resume it, and the name would be taken for ever.
         if not plan.run.record_path.is_file():
@@ -80,7 +47,7 @@ def resume(run: RunRef, job: JobPlan, transport: Transport) -> JobHandle:
         )
     run.stop_path.unlink(missing_ok=True)
     require_modules(transport)
-    return transport.start(job.job)
+    return _noted(run, transport.start(job.job), transport)
 
 
 def request_stop(run: RunRef, transport: Transport, *, who: str, now_s: float) -> None:
@@ -91,49 +58,10 @@ def request_stop(run: RunRef, transport: Transport, *, who: str, now_s: float) -
     write_json(run.stop_path, {"who": who, "when_s": now_s})
 
 
-def state_of(run: RunRef, transport: Transport) -> RunState:
-    """Read the run's events; a process that is gone without a last word is called so, never `failed`."""
-    started: Started | None = None
-    step: Step | None = None
-    saved: CheckpointSaved | None = None
-    end: Any = None
-    at_s: float | None = None
-    for event in read_events(run.events_path):
-        at_s = event.at_s
-        if isinstance(event, Started):
-            started, end = event, None
-        elif isinstance(event, Step):
-            step = event
-        elif isinstance(event, CheckpointSaved):
-            saved = event
-        elif isinstance(event, Finished | Stopped | Failed):
-            end = event
-    state, detail = _judge(run, transport, started, end)
-    return RunState(run, state, at_s, step, saved, started.pid if started else None, detail)
-
-
-def state_if_readable(run: RunRef, transport: Transport) -> RunState:
-    """For a list: one damaged run must not hide the others."""
-    try:
-        return state_of(run, transport)
-    except (ArtifactError, OSError) as error:
-        return RunState(run, "unreadable", None, None, None, None, str(error))
-
-
-def _judge(run: RunRef, transport: Transport, started: Started | None, end: Any) -> tuple[State, str]:
-    match end:
-        case Finished():
-            return "finished", ""
-        case Stopped():
-            return "stopped", end.reason
-        case Failed():
-            return "failed", end.message
-    if started is None:
-        return "starting", ""
-    if is_running(run, started.pid, transport):
-        return "running", ""
-    return "ended without a word", f"process {started.pid} is gone and wrote no last event"
-
-
-def is_running(run: RunRef, pid: int, transport: Transport) -> bool:
-    return transport.is_alive(pid, str(run.record_path))
+def _noted(run: RunRef, handle: JobHandle, transport: Transport) -> JobHandle:
+    """Write down who the process is; one that has ended by now leaves no token, and its events tell."""
+    run.token_path.unlink(missing_ok=True)
+    token = transport.token_of(handle.pid, str(run.folder))
+    if token is not None:
+        write_atomically(run.token_path, token.model_dump_json(indent=2) + "\n")
+    return handle

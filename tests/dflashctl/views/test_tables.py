@@ -2,8 +2,8 @@ from pathlib import Path
 
 from dflashctl.artifacts import RunRef
 from dflashctl.config.run import Resolved
+from dflashctl.facts.runs import RunState
 from dflashctl.stages.jobs import Site, plan_job
-from dflashctl.stages.train.apply import RunState
 from dflashctl.stages.train.plan import Figures
 from dflashctl.views import tables
 from dflashctl_remote.spec.data import TokenizeSpec

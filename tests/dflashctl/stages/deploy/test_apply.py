@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from dflashctl.errors import ConfigError, EngineUnhealthy, Interrupted
+from dflashctl.facts.servers import state_of
 from dflashctl.stages.deploy import apply
 from dflashctl.stages.deploy.apply import bring_down
-from dflashctl.stages.deploy.state import state_of
 from dflashctl.transport import http
 
 

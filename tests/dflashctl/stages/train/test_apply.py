@@ -5,6 +5,7 @@ import pytest
 
 from dflashctl.artifacts import Workdir
 from dflashctl.errors import ConfigError
+from dflashctl.facts.runs import state_if_readable, state_of
 from dflashctl.stages.jobs import Site
 from dflashctl.stages.train import apply
 from dflashctl.stages.train.plan import plan_train
@@ -36,7 +37,7 @@ def run_to_end(plan, transport):
     handle = apply.start(plan, transport)
     list(handle.events())
     handle.wait()
-    return apply.state_of(plan.run, transport)
+    return state_of(plan.run, transport)
 
 
 @pytest.mark.parametrize(
@@ -54,12 +55,12 @@ def test_run_is_running_until_it_is_asked_to_stop(plan, transport):
     handle = apply.start(made, transport)
     events = handle.events()
     next(events)
-    running = apply.state_of(made.run, transport)
+    running = state_of(made.run, transport)
     apply.request_stop(made.run, transport, who="me", now_s=7.0)
     list(events)
     assert running.state == "running"
     assert handle.wait() == 0
-    assert apply.state_of(made.run, transport).state == "stopped"
+    assert state_of(made.run, transport).state == "stopped"
     assert json.loads(made.run.stop_path.read_text()) == {"who": "me", "when_s": 7.0}
 
 
@@ -119,6 +120,6 @@ def test_damaged_run_is_listed_as_unreadable(plan, transport):
     made = plan(FINISHES)
     run_to_end(made, transport)
     made.run.events_path.write_text("garbage\n")
-    found = apply.state_if_readable(made.run, transport)
+    found = state_if_readable(made.run, transport)
     assert found.state == "unreadable"
     assert "garbage" in found.detail
