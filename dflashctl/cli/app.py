@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from dflashctl.cli import config, data, deploy, evaluate, train
+from dflashctl.cli import bench, config, data, deploy, evaluate, train
 from dflashctl.cli.demo import demo
 from dflashctl.cli.guard import guarded
 
@@ -20,6 +20,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(train.app, name="train")
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(deploy.app, name="deploy")
+app.add_typer(bench.app, name="bench")
 app.add_typer(config.app, name="config")
 
 

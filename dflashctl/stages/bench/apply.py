@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from dflashctl.engines.registry import engine_of
 from dflashctl.errors import EngineUnhealthy
@@ -21,11 +22,15 @@ from dflashctl.stages.bench.account import (
     SegmentRecord,
     ServerLabel,
     TurnRecord,
+    read_journal,
 )
 from dflashctl.stages.bench.plan import BenchPlan, Turn, request_body
-from dflashctl.stages.bench.prompts import Prompt
+from dflashctl.stages.bench.prompts import Prompt, PromptSet
+from dflashctl.stages.bench.report import BenchReport
+from dflashctl.stages.bench.summary import REPORT_NAME, summarise
 from dflashctl.transport.openai import Answer, OpenAiClient
 from dflashctl_remote.spec.events import Notice, Progress
+from dflashctl_remote.spec.manifest import write_atomically
 
 MOST_ERRORS_IN_A_ROW = 5
 """An arm that fails so often will not recover; what is left is not asked."""
@@ -59,6 +64,14 @@ def run_turns(plan: BenchPlan, journal: Journal, start: Start, say: Say) -> EndR
         if journal.path.is_file():
             journal.append(EndRecord(segment=start.segment, ended_s=clock(), reason="it was interrupted"))
         raise KeyboardInterrupt from None
+
+
+def conclude(folder: Path, prompts: PromptSet) -> BenchReport:
+    """Make run.json of what the journal holds, and write it."""
+    categories = {prompt.id: prompt.category for prompt in prompts.prompts}
+    report = summarise(read_journal(folder), folder, categories)
+    write_atomically(folder / REPORT_NAME, report.model_dump_json(indent=2) + "\n")
+    return report
 
 
 async def _run(

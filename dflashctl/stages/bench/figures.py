@@ -73,10 +73,8 @@ def chunk_gaps_s(request: RequestRecord) -> tuple[float, ...]:
     return tuple(later - earlier for earlier, later in itertools.pairwise(times))
 
 
-def quantile(values: Sequence[float], share: float) -> float | None:
-    """Linear between the two nearest; None of no values."""
-    if not values:
-        return None
+def quantile(values: Sequence[float], share: float) -> float:
+    """Linear between the two nearest; of at least one value."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     below = math.floor(place)
@@ -95,9 +93,9 @@ def bootstrap(values: Sequence[T], statistic: Callable[[Sequence[T]], float | No
     draw = random.Random(seed)
     found = [statistic(draw.choices(values, k=len(values))) for _ in range(NUM_RESAMPLES)]
     numbers = [value for value in found if value is not None]
-    low = quantile(numbers, (1 - CONFIDENCE) / 2)
-    high = quantile(numbers, (1 + CONFIDENCE) / 2)
-    return None if low is None or high is None else Interval(low=low, high=high)
+    if not numbers:
+        return None
+    return Interval(low=quantile(numbers, (1 - CONFIDENCE) / 2), high=quantile(numbers, (1 + CONFIDENCE) / 2))
 
 
 def pooled(parts: Sequence[SpecCounters]) -> SpecCounters:

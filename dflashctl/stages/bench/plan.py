@@ -1,7 +1,6 @@
 """A benchmark as a plan: who is asked what, in which order. Pure but for the prompts' file."""
 
 import random
-import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,6 +131,31 @@ def label_of(record: ServerRecord, *, is_temporary: bool = False) -> ServerLabel
     )
 
 
+def label_of_plain(server: ServerLabel, name: str) -> ServerLabel:
+    """A baseline like `server` that is yet to be started: where it listens is not known before."""
+    return server.model_copy(
+        update={
+            "name": name,
+            "model": name,
+            "base_url": "",
+            "drafter_label": None,
+            "drafter_sha256": None,
+            "num_draft_tokens": None,
+            "is_temporary": True,
+        }
+    )
+
+
+def new_folder(benchmarks: Path, server: str, stamp: str) -> Path:
+    """SERVER-TIME, and a number where that is taken."""
+    folder = benchmarks / f"{server}-{stamp}"
+    count = 1
+    while folder.exists():
+        count += 1
+        folder = benchmarks / f"{server}-{stamp}-{count}"
+    return folder
+
+
 def request_body(spec: BenchSpec, model: str, prompt: Prompt, extras: Extras) -> dict[str, Any]:
     """One request; temperature, top_p and seed are always said, so that no server's own defaults decide."""
     options = {"include_usage": True} | ({"continuous_usage_stats": True} if extras.continuous_usage else {})
@@ -174,10 +198,6 @@ def check_same(plan: BenchPlan, before: SegmentRecord) -> None:
                 f"{plan.folder} was begun with {name} = {then_value}, and now it is {now_value}",
                 hint="give the same options, or begin anew without --resume",
             )
-
-
-def resume_command(folder: Path, arguments: Iterable[str]) -> str:
-    return f"dflashctl bench {shlex.join(arguments)} --resume {shlex.quote(str(folder))}"
 
 
 def _check_pair(server: ServerLabel, baseline: ServerLabel) -> None:

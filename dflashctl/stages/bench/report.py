@@ -19,6 +19,8 @@ class Quantiles(Spec):
     p90: float
     p99: float
     num_values: int
+    curve: tuple[float, ...]
+    """At 0, 5, .. 100 %: the whole distribution, to be drawn."""
 
 
 class Row(Spec):

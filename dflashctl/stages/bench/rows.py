@@ -9,6 +9,7 @@ from dflashctl.stages.bench.figures import Interval
 from dflashctl.stages.bench.plan import Load
 from dflashctl.stages.bench.report import Quantiles, Row
 
+CURVE_AT = tuple(step / 20 for step in range(21))
 Pace = tuple[int, float]
 """Tokens, and the seconds that they took."""
 
@@ -55,10 +56,10 @@ def _row(evidence: Evidence, load: Load, arm: Arm, seed: int) -> Row:
 
 def quantiles(values: Sequence[float | None]) -> Quantiles | None:
     known = [value for value in values if value is not None]
-    p50, p90, p99 = (figures.quantile(known, share) for share in (0.5, 0.9, 0.99))
-    if p50 is None or p90 is None or p99 is None:
+    if not known:
         return None
-    return Quantiles(p50=p50, p90=p90, p99=p99, num_values=len(known))
+    p50, p90, p99, *curve = (figures.quantile(known, share) for share in (0.5, 0.9, 0.99, *CURVE_AT))
+    return Quantiles(p50=p50, p90=p90, p99=p99, num_values=len(known), curve=tuple(curve))
 
 
 def _pace(evidence: Evidence, turn: TurnRecord) -> Pace:

@@ -1,0 +1,135 @@
+"""A benchmark on a terminal: what would be asked, what came out, and two of them side by side."""
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dflashctl.stages.bench.compare import BenchComparison, Change
+from dflashctl.stages.bench.plan import BenchPlan
+from dflashctl.stages.bench.report import BenchReport, Check
+from dflashctl.stages.deploy.plan import DeployPlan
+from dflashctl.views.bench_cells import COLUMNS, cells, drafter, repetition
+from dflashctl.views.deploy import deploy_plan
+from dflashctl.views.palette import BAD, CAUTION, GOOD, HEADLINE, QUIET, percent
+
+OUTCOME_STYLE = {"better": GOOD, "worse": BAD, "no difference": "", "not judged": QUIET}
+CHECK_STYLE = {"ok": QUIET, "warning": CAUTION, "not measured": QUIET}
+
+
+def dry_run(plan: BenchPlan, launch: DeployPlan | None) -> RenderableType:
+    """Who would be asked what, the start of a baseline included."""
+    spec, asked = plan.spec, plan.asked
+    grid = _pairs()
+    for arm, server in plan.servers.items():
+        address = server.base_url or "a free port, started for the time and ended again"
+        grid.add_row(arm, Text(f"{server.name} ({server.engine}), {address}"))
+    loads = (
+        "open loop, " + f"{spec.rate_per_s:g} requests/s" if spec.rate_per_s else f"{_listed(spec.concurrency)} at once"
+    )
+    grid.add_row("prompts", Text(f"{asked.num_prompts} of {asked.prompts}, sha256 {asked.prompts_sha256[:12]}"))
+    grid.add_row("load", f"{loads}; {spec.num_repeats} repeats; {spec.num_warmup} warm-up requests an arm first")
+    grid.add_row("requests", f"{plan.num_requests:,} in {len(plan.turns):,} turns, A B B A")
+    if plan.num_skipped:
+        grid.add_row("resumed", f"{plan.num_skipped:,} are answered already")
+    grid.add_row("sampling", f"temperature {spec.temperature:g}, up to {spec.max_new_tokens} tokens, seed {spec.seed}")
+    for name in ("requests.jsonl", "run.json", "report.html", "table.md"):
+        grid.add_row("writes", Text(str(plan.folder / name)))
+    parts: list[RenderableType] = [Text("would ask, nothing was asked", style=CAUTION), grid]
+    if launch is not None:
+        parts.append(deploy_plan(launch))
+    return Group(*parts)
+
+
+def outcome(report: BenchReport) -> RenderableType:
+    """The end of `bench`: table, verdict, what to mind, where it lies."""
+    return Group(
+        _title(report),
+        _table(report),
+        _verdict(report),
+        *_remarks(report),
+        Text(f"report {report.folder}/report.html"),
+    )
+
+
+def comparison(result: BenchComparison) -> RenderableType:
+    table = Table(box=None, header_style=QUIET, padding=(0, 2))
+    table.add_column("")
+    for column in ("A", "B", "B - A, 95 %"):
+        table.add_column(column, justify="right")
+    table.add_column("")
+    for change in result.changes:
+        style = OUTCOME_STYLE[change.outcome]
+        said = f"{change.outcome}: {change.note}" if change.note else change.outcome
+        table.add_row(change.name, _figure(change.before), _figure(change.after), _interval(change), Text(said, style))
+    names = Text(f"A {result.before.folder}\nB {result.after.folder}", style=QUIET)
+    caveats = [Text(f"not the same measurement: {caveat}", style=CAUTION) for caveat in result.caveats]
+    return Group(names, table, *caveats)
+
+
+def _title(report: BenchReport) -> Text:
+    return Text.assemble(
+        ("measured", GOOD),
+        f", {report.num_prompts} prompts on {report.engine}, drafter {drafter(report)}",
+    )
+
+
+def _table(report: BenchReport) -> Table:
+    table = Table(box=None, header_style=QUIET, padding=(0, 1))
+    for column in COLUMNS:
+        table.add_column(
+            column.title.replace(" ", "\n", 1), justify="left" if column.title in ("load", "arm") else "right"
+        )
+    for row in report.rows:
+        style = HEADLINE if row.arm == "speculative" else ""
+        # A figure above its interval: eleven columns have to fit.
+        table.add_row(*(cell.replace(" [", "\n[", 1) for cell in cells(row, report)), style=style)
+    return table
+
+
+def _verdict(report: BenchReport) -> Text:
+    interval = report.speedup_ci
+    style = ""
+    if interval is not None and interval.high < 1:
+        style = CAUTION
+    elif interval is not None and interval.low > 1:
+        style = GOOD
+    return Text(report.verdict, style=style)
+
+
+def _remarks(report: BenchReport) -> Iterable[RenderableType]:
+    is_equal = report.is_lossless is not False
+    yield Text(report.equality_note, style=QUIET if is_equal else CAUTION)
+    yield Text(repetition(report), style=QUIET)
+    if report.positions:
+        shares = "  ".join(f"{one.position}: {percent(one.unconditional)}" for one in report.positions)
+        yield Text(f"accepted up to position  {shares}", style=QUIET)
+    for check in report.checks:
+        if check.verdict == "warning":
+            yield _check(check)
+    for reason in report.invalid_because:
+        yield Text(f"INVALID: {reason}", style=BAD)
+
+
+def _check(check: Check) -> Text:
+    return Text(f"{check.verdict}: {check.name}: {check.text}", style=CHECK_STYLE[check.verdict])
+
+
+def _interval(change: Change) -> str:
+    return "-" if change.interval is None else f"[{change.interval.low:+.3f}, {change.interval.high:+.3f}]"
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _pairs() -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style=QUIET, justify="right")
+    grid.add_column(overflow="fold")
+    return grid
