@@ -14,6 +14,7 @@ from dflashctl.errors import ArtifactError, ConfigError
 from dflashctl.targets import read_target_size
 from dflashctl_remote.spec.drafter import DrafterConfig, check_fit
 from dflashctl_remote.spec.errors import BundleError
+from dflashctl_remote.spec.manifest import Manifest, verify
 from dflashctl_remote.spec.process import MARKER
 
 SPEC_NAME = "deploy.json"
@@ -88,7 +89,7 @@ def without_drafter(spec: ServerSpec, name: str) -> ServerSpec:
 
 def _drafter(name: str, target: str, workdir: Workdir) -> Drafter:
     checkpoint = workdir.checkpoint(name)
-    manifest = checkpoint.manifest()
+    manifest = _complete(checkpoint)
     config = _config_of(checkpoint)
     try:
         check_fit(config, read_target_size(target))
@@ -98,11 +99,23 @@ def _drafter(name: str, target: str, workdir: Workdir) -> Drafter:
     return Drafter(checkpoint.folder.absolute(), checkpoint.label, weights, config.block_size)
 
 
+def _complete(checkpoint: CheckpointRef) -> Manifest:
+    """Sizes only: the engine reads the bytes. Raises ArtifactError."""
+    try:
+        return verify(checkpoint.folder, "checkpoint", content=False)
+    except BundleError as error:
+        raise ArtifactError(error.message, hint=error.hint) from error
+
+
 def _config_of(checkpoint: CheckpointRef) -> DrafterConfig:
     path = checkpoint.folder / "config.json"
     try:
         return DrafterConfig.from_zlab(json.loads(path.read_text(encoding="utf-8")))
     except BundleError as error:
         raise ArtifactError(f"{path}: {error.message}", hint=error.hint) from error
-    except (OSError, ValueError) as error:
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ArtifactError(f"{path} is not a drafter's config: {key}: {first['msg']}") from error
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ArtifactError(f"{path} cannot be read as a drafter's config: {error}") from error

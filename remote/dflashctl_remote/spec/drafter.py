@@ -289,7 +289,7 @@ def check_fit(config: DrafterConfig, shape: Sized) -> None:
                 f"the drafter was made for another target: its {what} is {drafter_has}, the target's {target_has}",
                 hint="name the target that it was trained for",
             )
-    if max(config.tap_layers) >= shape.num_layers or min(config.tap_layers) < 0:
+    if not all(0 <= tap < shape.num_layers for tap in config.tap_layers) or not config.tap_layers:
         raise BadInput(
             f"the drafter taps layers {list(config.tap_layers)}, and the target has 0 to {shape.num_layers - 1}"
         )

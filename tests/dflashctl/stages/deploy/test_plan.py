@@ -6,6 +6,7 @@ import pytest
 from dflashctl.config.servers import ServerSpec
 from dflashctl.errors import ArtifactError, ConfigError
 from dflashctl.stages.deploy.plan import plan_deploy, spec_of, without_drafter
+from dflashctl_remote.spec.manifest import write_manifest
 from dflashctl_remote.spec.process import MARKER
 
 
@@ -35,6 +36,8 @@ def test_the_process_carries_its_folder_as_marker(planned, checkpoint, workdir):
         ({"vocab_size": 99}, "vocabulary is 99, the target's 100"),
         ({"num_target_layers": 8}, "number of target layers is 8, the target's 4"),
         ({"target_layer_ids": [0, 4]}, r"taps layers \[0, 4\], and the target has 0 to 3"),
+        ({"target_layer_ids": [-1, 2]}, r"taps layers \[-1, 2\], and the target has 0 to 3"),
+        ({"target_layer_ids": []}, r"taps layers \[\], and the target has 0 to 3"),
     ],
 )
 def test_a_drafter_for_another_target_is_refused_before_launch(planned, checkpoint, changes, said):
@@ -51,6 +54,22 @@ def test_a_checkpoint_without_manifest_is_not_served(planned, checkpoint):
     folder = checkpoint()
     (folder / "manifest.json").unlink()
     with pytest.raises(ArtifactError):
+        planned(drafter=str(folder))
+
+
+def test_a_checkpoint_cut_short_is_not_served(planned, checkpoint):
+    folder = checkpoint()
+    (folder / "model.safetensors").write_bytes(b"weig")
+    with pytest.raises(ArtifactError, match="has 4 bytes, the manifest says 7"):
+        planned(drafter=str(folder))
+
+
+@pytest.mark.parametrize("config", ["[]", "{", '{"num_hidden_layers": "x"}', '{"dflash_config": 5}'])
+def test_a_checkpoint_whose_config_is_no_drafters_is_named(planned, checkpoint, config):
+    folder = checkpoint()
+    (folder / "config.json").write_text(config)
+    write_manifest(folder, "checkpoint", bundle_sha="0" * 12, about={})
+    with pytest.raises(ArtifactError, match="config"):
         planned(drafter=str(folder))
 
 
