@@ -78,7 +78,7 @@ def _backend(spec: ServeSpec, over: threading.Event, emit: Callable[[Event], Non
 
 
 class HttpServer:
-    """uvicorn in a thread of its own, so that signals and loading stay with the main one; `over` is set when it ends."""
+    """uvicorn in a thread of its own: signals and loading stay with the main one. `over` is set when it ends."""
 
     def __init__(self, service: Service, listener: socket.socket, over: threading.Event) -> None:
         self._listener = listener
