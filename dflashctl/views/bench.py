@@ -1,8 +1,8 @@
 """A benchmark on a terminal: what would be asked, what came out, and two of them side by side."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +14,9 @@ from dflashctl.views.bench_cells import COLUMNS, cells, drafter, repetition
 from dflashctl.views.deploy import deploy_plan
 from dflashctl.views.palette import BAD, CAUTION, GOOD, HEADLINE, QUIET, percent
 
+WIDE = 112
+"""Columns that the whole table takes."""
+NAMES = ("load", "arm")
 OUTCOME_STYLE = {"better": GOOD, "worse": BAD, "no difference": "", "not judged": QUIET}
 CHECK_STYLE = {"ok": QUIET, "warning": CAUTION, "not measured": QUIET}
 
@@ -46,7 +49,7 @@ def outcome(report: BenchReport) -> RenderableType:
     """The end of `bench`: table, verdict, what to mind, where it lies."""
     return Group(
         _title(report),
-        _table(report),
+        _Arms(report),
         _verdict(report),
         *_remarks(report),
         Text(f"report {report.folder}/report.html"),
@@ -75,17 +78,32 @@ def _title(report: BenchReport) -> Text:
     )
 
 
-def _table(report: BenchReport) -> Table:
-    table = Table(box=None, header_style=QUIET, padding=(0, 1))
-    for column in COLUMNS:
-        table.add_column(
-            column.title.replace(" ", "\n", 1), justify="left" if column.title in ("load", "arm") else "right"
-        )
-    for row in report.rows:
-        style = HEADLINE if row.arm == "speculative" else ""
-        # A figure above its interval: eleven columns have to fit.
-        table.add_row(*(cell.replace(" [", "\n[", 1) for cell in cells(row, report)), style=style)
-    return table
+class _Arms:
+    """The table of rows; two of them, one below the other, where a terminal is too narrow for one."""
+
+    def __init__(self, report: BenchReport) -> None:
+        self._report = report
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        titles = [column.title for column in COLUMNS]
+        if options.max_width >= WIDE:
+            yield self._table(titles)
+            return
+        first_time = next(index for index, title in enumerate(titles) if "p50" in title)
+        yield self._table(titles[:first_time])
+        yield self._table([*NAMES, *titles[first_time:]])
+
+    def _table(self, titles: Sequence[str]) -> Table:
+        """An interval stands below its figure, and p99 below p50."""
+        table = Table(box=None, header_style=QUIET, padding=(0, 1, 0, 0))
+        for title in titles:
+            stacked = title.replace(" p50/p99", "\np50\np99")
+            table.add_column(stacked, justify="left" if title in NAMES else "right", no_wrap=True)
+        for row in self._report.rows:
+            by_title = {column.title: cell for column, cell in zip(COLUMNS, cells(row, self._report), strict=True)}
+            shown = (by_title[title].replace(" [", "\n[").replace(" / ", "\n") for title in titles)
+            table.add_row(*shown, style=HEADLINE if row.arm == "speculative" else "")
+        return table
 
 
 def _verdict(report: BenchReport) -> Text:

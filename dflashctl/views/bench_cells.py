@@ -18,15 +18,15 @@ class Column:
 COLUMNS = (
     Column("load", "c=N: N requests at any time; rate: requests arrive at random times"),
     Column("arm", ""),
+    Column("x plain", "One at a time: geometric mean of per-prompt TPOT ratios; else ratio of output tokens a second"),
+    Column("tau", "1 + accepted drafts / verify steps, from the engine's counters, bonus included"),
+    Column("accepted", "Accepted / drafted tokens; compares only the same K"),
     Column("out tok/s", "All output tokens / wall time of the arm's turns, ramp and tail included"),
     Column("tok/s/user", "1 / median TPOT"),
     Column("TTFT ms p50/p99", "To the first token; from sending, open loop: from the intended arrival"),
     Column("TPOT ms p50/p99", "(last chunk - first chunk) / (tokens - tokens of the first chunk)"),
     Column("chunk gap ms p50/p99", "Between two chunks, whatever they hold"),
     Column("E2E ms p50/p99", "To the last token"),
-    Column("tau", "1 + accepted drafts / verify steps, from the engine's counters, bonus included"),
-    Column("accepted", "Accepted / drafted tokens; compares only the same K"),
-    Column("vs plain", "One at a time: geometric mean of per-prompt TPOT ratios; else ratio of output tokens a second"),
 )
 
 
@@ -35,15 +35,15 @@ def cells(row: Row, report: BenchReport) -> tuple[str, ...]:
     return (
         row.load,
         row.arm,
+        against_plain(row, report),
+        with_interval(row.tau, row.tau_ci, 2),
+        NONE if row.acceptance_rate is None else f"{100 * row.acceptance_rate:.0f} %",
         with_interval(row.output_tokens_per_s, row.output_tokens_per_s_ci, 1),
         figure(row.tokens_per_s_per_user, 1),
         milliseconds(row.ttft_s),
         milliseconds(row.tpot_s),
         milliseconds(row.chunk_gap_s),
         milliseconds(row.e2e_s),
-        with_interval(row.tau, row.tau_ci, 2),
-        NONE if row.acceptance_rate is None else f"{100 * row.acceptance_rate:.0f} %",
-        against_plain(row, report),
     )
 
 
@@ -52,9 +52,8 @@ def against_plain(row: Row, report: BenchReport) -> str:
     if row.arm == "baseline":
         return NONE
     if row.load == "c=1" and report.speedup is not None:
-        return f"{with_interval(report.speedup, report.speedup_ci, 2)}x"
-    text = with_interval(row.throughput_ratio, row.throughput_ratio_ci, 2)
-    return text if text == NONE else f"{text}x"
+        return with_interval(report.speedup, report.speedup_ci, 2)
+    return with_interval(row.throughput_ratio, row.throughput_ratio_ci, 2)
 
 
 def figure(value: float | None, digits: int) -> str:
@@ -100,7 +99,10 @@ def header(report: BenchReport) -> tuple[tuple[str, str], ...]:
         ("drafter", drafter(report)),
         ("prompts", f"{asked.num_prompts} of {asked.prompts} (sha256 {asked.prompts_sha256[:12]})"),
         ("sampling", f"{sampling}{more}{template}, up to {asked.max_new_tokens} tokens"),
-        ("repeats", f"{asked.num_repeats}, the arms in turns; {asked.num_warmup} warm-up requests an arm, not counted"),
+        (
+            "repeats",
+            f"{asked.num_repeats}, the arms in turns; warm-up an arm, not counted: {asked.num_warmup}",
+        ),
         ("client", f"dflashctl {report.dflashctl} on {report.machine}"),
     )
 

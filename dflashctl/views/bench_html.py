@@ -71,7 +71,9 @@ def _tiles(report: BenchReport) -> list[Tile]:
     tiles = [_speedup_tile(report), _tau_tile(report)]
     server = report.servers["speculative"]
     rate = "not measured" if report.acceptance_rate is None else percent(report.acceptance_rate)
-    tiles.append(Tile("drafts accepted", rate, f"accepted / drafted, K = {server.num_draft_tokens}"))
+    tiles.append(
+        Tile("drafts accepted", rate, f"accepted / drafted; K = {server.num_draft_tokens}, and it falls as K grows")
+    )
     if report.equality is None:
         tiles.append(Tile("same output", "not compared", report.equality_note))
     else:
@@ -88,9 +90,8 @@ def _speedup_tile(report: BenchReport) -> Tile:
     interval = report.speedup_ci
     mood = "" if interval is None or interval.low <= 1 <= interval.high else "good" if interval.low > 1 else "bad"
     sure = "too few prompts for an interval" if interval is None else _between(interval.low, interval.high)
-    return Tile(
-        "speed-up", f"{report.speedup:.2f}x", f"decode rate, {report.num_paired_prompts} paired prompts; {sure}", mood
-    )
+    about = f"decode rate, {report.num_paired_prompts} paired prompts; {sure}"
+    return Tile("speed-up", f"{report.speedup:.2f}x", about, mood)
 
 
 def _tau_tile(report: BenchReport) -> Tile:
@@ -140,6 +141,7 @@ def _speedups(report: BenchReport) -> Picture:
     if not ratios or report.speedup is None:
         return Picture(title, "Not measured: no prompt was decoded by both arms one at a time.", "")
     low, high = min(ratios[0], 1.0) * 0.95, max(ratios[-1], 1.0) * 1.05
+    points = tuple((float(index), ratio) for index, ratio in enumerate(ratios, start=1))
     interval = report.speedup_ci
     about = "Plain TPOT / speculative TPOT of the same prompt, sorted. Above the dashed line speculation is faster."
     if interval is not None:
@@ -148,15 +150,7 @@ def _speedups(report: BenchReport) -> Picture:
         title,
         Axis(0, len(ratios) + 1, "prompts, by their speed-up"),
         Axis(low, high, "speed-up", is_log=True),
-        [
-            Curve(
-                "prompt",
-                "spec",
-                tuple((float(i), r) for i, r in enumerate(ratios, start=1)),
-                is_joined=False,
-                has_dots=True,
-            )
-        ],
+        [Curve("prompt", "spec", points, is_joined=False, has_dots=True)],
         level=1.0,
         band=None if interval is None else (interval.low, interval.high),
         x_ticks=(),

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT = 560, 300
-LEFT, RIGHT, TOP, BOTTOM = 56, 16, 16, 48
+WIDTH, HEIGHT = 480, 290
+LEFT, RIGHT, TOP, BOTTOM = 58, 14, 16, 50
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _legend(entries: Sequence[tuple[str, str]]) -> list[str]:
     for name, css_class in entries:
         out.append(f'<rect class="key {css_class}" x="{at:.0f}" y="2" width="10" height="10"/>')
         out.append(f'<text class="tick" x="{at + 15:.0f}" y="11">{escape(name)}</text>')
-        at += 34 + 6.6 * len(name)
+        at += 34 + 7.2 * len(name)
     return out if len(entries) > 1 else []
 
 
