@@ -1,6 +1,8 @@
 """dflashctl deploy: servers that are proven before they are called ready, and ended without a trace."""
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -40,6 +42,10 @@ def up(
         typer.Option("--drafter", metavar="RUN[@STEP|@latest]", help="Of a run in --workdir, or a folder."),
     ] = None,
     port: Annotated[int | None, typer.Option("--port", min=0, max=65535, help="0: any free one.")] = None,
+    timeout_s: Annotated[
+        float | None,
+        typer.Option("--timeout-s", min=0, help="For the start; default: as long as the engine may need."),
+    ] = None,
     workdir: WorkdirOption = DEFAULT_WORKDIR,
     host: Host = "local",
     dry_run: DryRun = False,
@@ -50,6 +56,7 @@ def up(
     from dflashctl.config.run import load_section
     from dflashctl.config.servers import ServerSpec
     from dflashctl.stages.deploy.apply import bring_up
+    from dflashctl.stages.deploy.checks import check_start
     from dflashctl.stages.deploy.plan import plan_deploy
     from dflashctl.views.deploy import deploy_plan, ready
 
@@ -67,9 +74,12 @@ def up(
     plan = plan_deploy(spec, root, python=transport.python(), bundle_root=bundle_root())
     out = Output(is_json=json)
     if dry_run:
-        out.result(plan, deploy_plan(plan))
+        running = check_start(plan, root, transport, bundle_sha=bundle_sha())
+        shown = deploy_plan(plan) if running is None else ready(running, was_running=True)
+        out.result({"plan": plan, "running": running}, shown)
         return
-    came = bring_up(plan, root, transport, bundle_sha=bundle_sha(), say=out.say)
+    with _waiting(out) as say:
+        came = bring_up(plan, root, transport, bundle_sha=bundle_sha(), say=say, timeout_s=timeout_s)
     out.result(came, ready(came.record, was_running=came.was_running))
 
 
@@ -83,6 +93,7 @@ def down(
 ) -> None:
     """End a server, politely first, and prove that nothing of it is left."""
     from dflashctl.stages.deploy.apply import bring_down
+    from dflashctl.views.deploy import down_plan
 
     transport = transport_of(host)
     ref = _known(workdir, server)
@@ -90,15 +101,12 @@ def down(
     if dry_run:
         record = ref.record()
         assert record is not None
-        presence = transport.presence(record.token)
-        members = [member.pid for member in transport.family(record.token)] if presence == "alive" else []
-        out.result(
-            {"server": server, "process": record.token, "presence": presence, "family": members},
-            f"would send SIGTERM to process {record.token.pid} of server {server} ({presence}), "
-            f"and SIGKILL to what is left of {members} after the grace",
-        )
+        presence, members = transport.presence(record.token), transport.family(record.token)
+        document = {"server": server, "token": record.token, "presence": presence, "family": members}
+        out.result(document, down_plan(record, presence, members))
         return
-    ended = bring_down(ref, transport, say=out.say)
+    with _waiting(out) as say:
+        ended = bring_down(ref, transport, say=say)
     out.result(ended, f"server {server} is down: {ended.how}")
 
 
@@ -148,6 +156,19 @@ def logs(
             pause=lambda: time.sleep(LOG_PAUSE_S),
         ):
             out.results.print(more, end="", markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _waiting(out: Output) -> Iterator[Callable[[str], None]]:
+    """Lines as they come; on a terminal something turns below them, with the seconds."""
+    if not out.is_live:
+        yield out.say
+        return
+    from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
+
+    with Progress(SpinnerColumn(), TimeElapsedColumn(), console=out.progress, transient=True) as progress:
+        progress.add_task("", total=None)
+        yield out.say
 
 
 def _known(workdir: Path, server: str) -> ServerRef:

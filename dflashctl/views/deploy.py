@@ -1,6 +1,7 @@
 """Servers: what would be started, what was proven, and how those that there are do."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -9,9 +10,11 @@ from rich.text import Text
 from dflashctl.facts.servers import ServerState
 from dflashctl.records import ServerRecord
 from dflashctl.stages.deploy.plan import DeployPlan
+from dflashctl.transport.process import Presence
 from dflashctl.views.palette import BAD, CAUTION, GOOD, QUIET, duration
+from dflashctl_remote.spec.process import ProcessToken
 
-STATE_STYLE = {"ready": GOOD, "stopped": QUIET, "not proven": CAUTION, "elsewhere": CAUTION}
+STATE_STYLE = {"ready": GOOD, "stopped": QUIET, "starting": CAUTION, "not proven": CAUTION, "elsewhere": CAUTION}
 
 
 def deploy_plan(plan: DeployPlan) -> RenderableType:
@@ -50,32 +53,60 @@ def ready(record: ServerRecord, *, was_running: bool) -> RenderableType:
 
 
 def servers(states: Iterable[ServerState], now_s: float) -> RenderableType:
-    table = Table(box=None, header_style=QUIET, padding=(0, 2))
-    for column in ("server", "state", "address", "drafter", "tau at start", "tau since start", "for"):
+    """One row a server; what is said of its state stands below, in full."""
+    table = Table(box=None, header_style=QUIET, padding=(0, 1))
+    for column in ("server", "state", "address", "target", "drafter", "tau when proven", "tau since start", "for"):
         table.add_column(column, overflow="fold")
+    details: list[RenderableType] = []
     for state in states:
         record = state.record
+        shown = Text(state.state, style=STATE_STYLE.get(state.state, BAD))
+        if state.detail:
+            details.append(Text(f"{state.name}: {state.state}: {state.detail}", style=QUIET))
         if record is None:
-            table.add_row(state.name, Text(state.state, style=BAD), "-", "-", "-", "-", Text(state.detail))
+            table.add_row(state.name, shown, *["-"] * 6)
             continue
         table.add_row(
             state.name,
-            Text(state.state, style=STATE_STYLE.get(state.state, BAD)),
-            record.base_url.removeprefix("http://"),
+            shown,
+            _address(record),
+            Path(record.target).name,
             record.drafter_label or "none",
-            "-" if record.proof is None or record.proof.tau is None else f"{record.proof.tau:.2f}",
+            _proven(record, now_s),
             _live(state),
             duration((record.stopped_at_s or now_s) - record.started_at_s),
         )
-        if state.detail:
-            table.add_row("", Text(state.detail, style=QUIET))
-    return table
+    return Group(table, *details)
+
+
+def down_plan(record: ServerRecord, presence: Presence, members: Sequence[ProcessToken]) -> RenderableType:
+    """What --dry-run shows of `deploy down`."""
+    token = record.token
+    if presence != "alive" and not members:
+        return Text(f"would signal nothing: process {token.pid} of server {record.name} is not there ({presence})")
+    lines = [Text(f"would end server {record.name}, nothing was signalled", style=CAUTION)]
+    if presence == "alive":
+        lines.append(Text(f"SIGTERM to process {token.pid} ({record.base_url})"))
+    pids = ", ".join(str(member.pid) for member in members)
+    lines.append(Text(f"SIGKILL to what is left after the grace of: {pids}"))
+    return Group(*lines)
+
+
+def _address(record: ServerRecord) -> str:
+    address = record.base_url.removeprefix("http://")
+    return "not known yet" if address.endswith(":0") else address
+
+
+def _proven(record: ServerRecord, now_s: float) -> str:
+    if record.proof is None or record.proof.tau is None:
+        return "-"
+    return f"{record.proof.tau:.2f}, {duration(now_s - record.proof.at_s)} ago"
 
 
 def _live(state: ServerState) -> str:
-    if state.live is None or state.live.tau is None:
+    if state.live is None or state.live_tau is None:
         return "-"
-    return f"{state.live.tau:.2f} ({state.live.num_drafts:,} steps)"
+    return f"{state.live_tau:.2f} ({state.live.num_drafts:,} steps)"
 
 
 def _tau(record: ServerRecord) -> str:

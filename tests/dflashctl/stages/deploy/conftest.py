@@ -83,10 +83,10 @@ def up(workdir, transport):
     """Brings servers up, and down again at the end."""
     started = []
 
-    def bring(made, said=None):
+    def bring(made, said=None, *, bundle_sha="0" * 12, timeout_s=None):
         started.append(made.server)
         say = (said if said is not None else []).append
-        return bring_up(made, workdir, transport, bundle_sha="0" * 12, say=say)
+        return bring_up(made, workdir, transport, bundle_sha=bundle_sha, say=say, timeout_s=timeout_s)
 
     yield bring
     for server in started:

@@ -1,7 +1,9 @@
 """A server that behaves as it is told: argv is --spec FILE --events FILE, the spec's served_name says how."""
 
 import json
+import os
 import signal
+import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,6 +42,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
+        if how == "dies-at-work":
+            print("out of memory", flush=True)
+            os._exit(9)
         if how == "mute":
             self.reply(500, "no")
             return
@@ -56,7 +61,24 @@ if how == "dies":
 if how == "refuses":
     emit(kind="failed", error="BadInput", message="the drafter is of another target", hint="another", exit_code=2)
     sys.exit(2)
+if how == "silent":
+    print("loading for ever", flush=True)
+    signal.pause()
+if how == "ends-early":
+    emit(kind="stopped", reason="somebody else asked")
+    sys.exit(0)
 server = ThreadingHTTPServer(("127.0.0.1", spec["port"]), Handler)
+if how == "leaves-a-worker":
+    # Ends with this process's session; has no marker any more.
+    worker = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], env={}, start_new_session=False)
+    print(f"worker {worker.pid}", flush=True)
+if how == "keeps-its-port":
+    # Out of reach: another session, no marker. It ends when the file is gone, so that no test leaves it behind.
+    leash = Path(sys.argv[2]).with_name("leash")
+    leash.touch()
+    code = f"import os, time\nwhile os.path.exists({str(leash)!r}): time.sleep(0.01)"
+    fds = (server.fileno(),)
+    subprocess.Popen([sys.executable, "-c", code], env={}, start_new_session=True, pass_fds=fds)
 emit(kind="started", job="serve", pid=1, device="cpu")
 emit(kind="serving", address="127.0.0.1", port=server.server_address[1], model=how, num_draft_tokens=7)
 server.serve_forever()

@@ -38,7 +38,9 @@ def test_the_record_holds_no_more_than_what_was_seen(plan, up, workdir):
         ("plain", "counts no drafts"),
         ("sick", "listens and is not healthy"),
         ("mute", "healthy and gives no completion: 500 no"),
-        ("dies", "cannot go on"),
+        ("dies", r"(?s)exit code 3.*cannot go on"),
+        ("dies-at-work", r"(?s)ended before it was ready \(exit code 9\).*out of memory"),
+        ("ends-early", "was stopped while it started: somebody else asked"),
     ],
 )
 def test_a_server_that_is_not_proven_is_ended_again(plan, up, transport, workdir, how, said):
@@ -47,6 +49,21 @@ def test_a_server_that_is_not_proven_is_ended_again(plan, up, transport, workdir
     assert caught.value.exit_code == 6
     record = workdir.server(how).record()
     assert record is None or transport.family(record.token) == ()
+
+
+def test_a_server_that_does_not_come_up_in_time_is_ended_again(plan, up, transport, workdir):
+    with pytest.raises(EngineUnhealthy, match=r"did not come up within 0 s"):
+        up(plan("silent"), timeout_s=0.0)
+    record = workdir.server("silent").record()
+    assert transport.presence(record.token) == "gone"
+    assert state_of(workdir.server("silent"), transport).state == "failed"
+
+
+def test_what_it_prints_while_it_starts_is_told(plan, up):
+    said = []
+    up(plan(), said)
+    assert [line.partition(":")[0] for line in said] == ["good", "good"]
+    assert "asking for a completion" in said[1]
 
 
 def test_a_setting_that_the_engine_refuses_keeps_its_exit_code(plan, up):
@@ -66,6 +83,58 @@ def test_the_name_of_a_running_server_is_taken_for_another(plan, up):
     up(plan())
     with pytest.raises(ConfigError, match="runs already with other settings"):
         up(plan(num_draft_tokens=3))
+
+
+def test_other_code_or_other_weights_are_not_the_same_server(plan, up, checkpoint):
+    up(plan())
+    with pytest.raises(ConfigError, match=r"runs already with other code .bundle 0{12}, now 1{12}"):
+        up(plan(), bundle_sha="1" * 12)
+    made = plan()
+    with pytest.raises(ConfigError, match="other weights of its drafter"):
+        up(replace(made, drafter=replace(made.drafter, sha256="f" * 64)))
+
+
+def test_a_name_for_the_same_checkpoint_is_the_same_server(plan, up, checkpoint):
+    up(plan())
+    assert up(plan(drafter=f"{checkpoint()}/.")).was_running
+
+
+def test_a_server_that_was_never_proven_is_not_called_running(plan, up, workdir):
+    server = workdir.server("good")
+    record = up(plan()).record
+    server.record_path.write_text(record.model_copy(update={"proof": None}).model_dump_json())
+    with pytest.raises(ConfigError, match="cut off before it was proven"):
+        up(plan())
+
+
+def test_the_same_server_that_is_ill_is_not_called_running(plan, up, workdir, transport):
+    record = up(plan()).record
+    assert transport.send(record.token, signal.SIGSTOP)
+    away = record.model_copy(update={"base_url": "http://127.0.0.1:1"})
+    workdir.server("good").record_path.write_text(away.model_dump_json())
+    with pytest.raises(EngineUnhealthy, match="not healthy"):
+        up(plan())
+    assert transport.send(record.token, signal.SIGCONT)
+    workdir.server("good").record_path.write_text(record.model_dump_json())
+
+
+def test_what_is_left_of_the_last_start_must_go_first(plan, up, workdir, transport):
+    record = up(plan("leaves-a-worker", name="w")).record
+    worker = next(member for member in transport.family(record.token) if member != record.token)
+    carries = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); import signal; signal.pause()"],
+        env={**os.environ, **dict(plan("leaves-a-worker", name="w").launch.env), "PYTHONPATH": ""},
+        stdout=subprocess.PIPE,
+    )
+    with carries:
+        carries.stdout.readline()
+        assert transport.send(record.token, signal.SIGKILL)
+        assert transport.wait_gone(record.token, 10.0)
+        with pytest.raises(ConfigError, match=f"process {carries.pid} of it is still there"):
+            up(plan("leaves-a-worker", name="w"))
+        down = bring_down(workdir.server("w"), transport, say=lambda text: None)
+        assert f"process {carries.pid} had to be killed" in down.how
+    assert transport.send(worker, signal.SIGKILL)
 
 
 def test_a_taken_port_is_refused_before_launch_naming_our_server(plan, up, workdir):
@@ -126,6 +195,69 @@ def test_down_ends_it_and_proves_it(plan, up, transport, workdir):
     assert transport.presence(record.token) == "gone"
     assert state_of(workdir.server("good"), transport).state == "stopped"
     assert transport.is_port_free(int(record.base_url.rpartition(":")[2]))
+
+
+def test_down_ends_workers_that_lost_the_marker(plan, up, transport, workdir):
+    record = up(plan("leaves-a-worker", name="w")).record
+    members = transport.family(record.token)
+    assert len(members) == 2
+    bring_down(workdir.server("w"), transport, say=lambda text: None)
+    assert [transport.presence(member) for member in members] == ["gone", "gone"]
+
+
+def test_a_port_that_stays_taken_is_no_end(plan, up, transport, workdir):
+    up(plan("keeps-its-port", name="k"))
+    server = workdir.server("k")
+    with pytest.raises(EngineUnhealthy, match="somebody still listens on its port"):
+        bring_down(server, transport, say=lambda text: None)
+    (server.folder / "leash").unlink()
+
+
+def test_ending_twice_is_no_error(plan, up, transport, workdir):
+    up(plan())
+    bring_down(workdir.server("good"), transport, say=lambda text: None)
+    stopped_at_s = workdir.server("good").record().stopped_at_s
+    again = bring_down(workdir.server("good"), transport, say=lambda text: None)
+    assert "gone already; nothing was signalled" in again.how
+    assert workdir.server("good").record().stopped_at_s == stopped_at_s
+
+
+def test_a_server_of_another_namespace_that_answers_is_left_alone(plan, up, transport, workdir):
+    server = workdir.server("good")
+    record = up(plan()).record
+    away = record.token.model_copy(update={"pid_namespace": 1})
+    server.record_path.write_text(record.model_copy(update={"token": away}).model_dump_json())
+    with pytest.raises(ConfigError, match="another PID namespace"):
+        bring_down(server, transport, say=lambda text: None)
+    assert transport.presence(record.token) == "alive"
+    server.record_path.write_text(record.model_dump_json())
+
+
+def test_ctrl_c_in_the_grace_of_down_says_that_it_may_still_be_ending(plan, up, transport, workdir):
+    record = up(plan("ignores")).record
+
+    def press(text):
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="may still be ending"):
+        bring_down(workdir.server("ignores"), transport, say=press)
+    assert transport.send(record.token, signal.SIGKILL)
+    assert transport.wait_gone(record.token, 10.0)
+
+
+def test_second_ctrl_c_while_it_starts_kills(plan, up, transport, workdir):
+    seen = []
+
+    def press(text):
+        seen.append(text)
+        if "answers; asking" in text or "asked process" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="was ended again"):
+        apply.bring_up(plan("ignores"), workdir, transport, bundle_sha="0" * 12, say=press)
+    record = workdir.server("ignores").record()
+    assert transport.presence(record.token) == "gone"
+    assert seen[-1] == f"killing process {record.token.pid}"
 
 
 def test_a_server_that_ignores_sigterm_is_killed(plan, up, transport, workdir, monkeypatch):
