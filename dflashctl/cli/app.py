@@ -4,9 +4,10 @@ import sys
 
 import typer
 
-from dflashctl.cli import bench, config, data, deploy, evaluate, train
+from dflashctl.cli import bench, config, data, deploy, evaluate, note, train
 from dflashctl.cli.demo import demo
 from dflashctl.cli.guard import guarded
+from dflashctl.cli.status import status
 
 app = typer.Typer(
     name="dflashctl",
@@ -21,6 +22,8 @@ app.add_typer(train.app, name="train")
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(deploy.app, name="deploy")
 app.add_typer(bench.app, name="bench")
+app.command("status")(status)
+app.add_typer(note.app, name="note")
 app.add_typer(config.app, name="config")
 
 
