@@ -33,6 +33,10 @@ def bench(
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="DIR", help="Go on with an interrupted benchmark's folder.")
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="Instead of a new folder; a benchmark begun there goes on."),
+    ] = None,
     config: Config = None,
     set_: Set = None,
     prompts: Annotated[
@@ -77,7 +81,7 @@ def bench(
     )
     spec = load_section("bench", BenchSpec, config, overrides)
     before = None if compare_with is None else read_report(compare_with)
-    case = Case.of(spec, workdir.expanduser().absolute(), resume)
+    case = Case.of(spec, workdir.expanduser().absolute(), resume, output)
     out = Output(is_json=json)
     if dry_run:
         plan, launch = case.expected()

@@ -19,6 +19,7 @@ from dflashctl.errors import ConfigError, EngineUnhealthy, Interrupted, InvalidB
 from dflashctl.facts.servers import state_of
 from dflashctl.records import ServerRecord
 from dflashctl.stages.bench.account import (
+    JOURNAL_NAME,
     EndRecord,
     Journal,
     Line,
@@ -71,7 +72,7 @@ class Case:
     """None: one is to be started."""
 
     @classmethod
-    def of(cls, spec: BenchSpec, workdir: Path, resume: Path | None) -> "Case":
+    def of(cls, spec: BenchSpec, workdir: Path, resume: Path | None, output: Path | None = None) -> "Case":
         """Raises ConfigError, ArtifactError or EngineUnhealthy; nothing is started or asked for an answer."""
         check_spec(spec)
         prompts = read_prompts(Path(spec.prompts), spec.num_prompts)
@@ -83,7 +84,10 @@ class Case:
         if spec.baseline is not None:
             baseline = label_of(_ready(root.known_server(spec.baseline), transport))
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        folder = resume.expanduser().absolute() if resume else new_folder(root.benchmarks, spec.server, stamp)
+        if resume is None and output is not None and (output / JOURNAL_NAME).is_file():
+            resume = output
+        given = resume or output
+        folder = given.expanduser().absolute() if given else new_folder(root.benchmarks, spec.server, stamp)
         lines = read_journal(folder) if resume else ()
         return cls(spec, prompts, folder, lines, root, transport, label_of(record), ref, baseline)
 
