@@ -1,5 +1,6 @@
 """Recorded values and small children that the tests of the operator's side share."""
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from dflashctl_remote.spec.data import DatasetInfo
 from dflashctl_remote.spec.evaluate import EvalReport, Tau
 from dflashctl_remote.spec.events import Step
 
+OPENAI_STAND_IN = Path(__file__).parent / "openai_stand_in.py"
 FAKE_BUNDLE = Path(__file__).parent / "fake_bundle"
 
 
@@ -111,3 +113,20 @@ def dataset_info():
         template_sha256="b" * 64,
         input_sha256="c" * 64,
     )
+
+
+@pytest.fixture
+def openai_stand_in():
+    """Makes servers that behave as they are told, and stops them: see openai_stand_in.py."""
+    spec = importlib.util.spec_from_file_location("openai_stand_in", OPENAI_STAND_IN)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made = []
+
+    def make(num_draft_tokens=0):
+        made.append(module.StandIn(num_draft_tokens).start())
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.stop()
