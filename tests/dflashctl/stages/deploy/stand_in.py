@@ -64,6 +64,9 @@ if how == "refuses":
 if how == "silent":
     print("loading for ever", flush=True)
     signal.pause()
+if how == "interrupts":
+    os.kill(os.getppid(), signal.SIGINT)
+    signal.pause()
 if how == "ends-early":
     emit(kind="stopped", reason="somebody else asked")
     sys.exit(0)
