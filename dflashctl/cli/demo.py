@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from dflashctl.artifacts import Workdir
 from dflashctl.cli.options import DryRun, Json
 from dflashctl.cli.output import Output
 from dflashctl.errors import DflashctlError, Interrupted
@@ -21,7 +22,7 @@ from dflashctl.stages.demo.apply import (
     shipped_responses,
     write_demo,
 )
-from dflashctl.stages.demo.plan import NUM_EVAL_PROMPTS, NUM_STEPS, DemoPlan, DemoSettings, plan_demo
+from dflashctl.stages.demo.plan import NUM_EVAL_PROMPTS, NUM_STEPS, SERVER, DemoPlan, DemoSettings, plan_demo
 from dflashctl.stages.demo.target import read_target
 
 
@@ -49,11 +50,12 @@ def demo(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Make a drafter and measure its acceptance, on this machine, without a GPU, in minutes.
+    """Make a drafter, measure its acceptance, serve it and benchmark it: on this machine, without a GPU, in minutes.
 
     Ctrl-C at any time: the same command goes on where it was.
     """
-    from dflashctl.views.demo import command_line, outcome, stage_head
+    from dflashctl.stages.bench.summary import read_report
+    from dflashctl.views.demo import command_line, outcome
     from dflashctl.views.demo import dry_run as dry_run_view
 
     plan = _plan(target, workdir, steps, prompts, num_prompts, set_)
@@ -67,6 +69,21 @@ def demo(
     report = prepare(plan, is_fresh=fresh)
     if why := plan.settings.target_facts.why_mask:
         out.say(f"mask token {plan.settings.target_facts.mask_token_id}: {why}")
+    try:
+        report = _run_stages(plan, report, out, is_quiet=json)
+    except BaseException:
+        _end_server(plan, out)
+        raise
+    report = _completed(plan, report)
+    write_demo(plan, report)
+    served = read_report(plan.benchmark)
+    out.result(report, outcome(report, plan, served), f"\nall figures: {_near(plan.report_path)}")
+
+
+def _run_stages(plan: DemoPlan, report: DemoReport, out: Output, *, is_quiet: bool) -> DemoReport:
+    """Each stage that is not complete, in turn; its time is kept whatever becomes of it."""
+    from dflashctl.views.demo import command_line, stage_head
+
     for number, stage in enumerate(plan.stages, start=1):
         if stage.is_done:
             out.say(f"{number}/{len(plan.stages)}  {stage.name}: complete already ({stage.done_when})")
@@ -74,17 +91,27 @@ def demo(
         out.progress.print(stage_head(number, len(plan.stages), stage))
         began_s = time.monotonic()
         try:
-            _run(stage.next_command, is_quiet=json)
+            _run(stage.next_command, is_quiet=is_quiet)
         except Interrupted as error:
             raise Interrupted(error.message, hint="the same command goes on from here") from error
         finally:
             report = _timed(report, stage.name, command_line(stage.command), time.monotonic() - began_s)
             write_demo(plan, report)
-        if stage.resume is not None:
+        if stage.resume is not None and stage.done_when is not None:
             _show_checkpoint(stage.done_when.parent, out)
-    report = _completed(plan, report)
-    write_demo(plan, report)
-    out.result(report, outcome(report, plan), f"\nall figures: {_near(plan.report_path)}")
+    return report
+
+
+def _end_server(plan: DemoPlan, out: Output) -> None:
+    """A demo that is broken off leaves no server behind."""
+    from dflashctl.cli.options import transport_of
+    from dflashctl.stages.deploy.apply import bring_down
+
+    transport = transport_of("local")
+    server = Workdir(plan.settings.workdir.absolute()).server(SERVER)
+    record = server.record()
+    if record is not None and transport.presence(record.token) == "alive":
+        bring_down(server, transport, say=out.say)
 
 
 def _plan(
@@ -135,6 +162,7 @@ def _timed(report: DemoReport, name: str, command: str, wall_s: float) -> DemoRe
 
 def _completed(plan: DemoPlan, report: DemoReport) -> DemoReport:
     from dflashctl.stages.evaluate.apply import read_report
+    from dflashctl.stages.status.gather import read_benchmark
 
     training = read_training(plan)
     return report.model_copy(
@@ -146,6 +174,7 @@ def _completed(plan: DemoPlan, report: DemoReport) -> DemoReport:
             "peak_memory_bytes": training.peak_memory_bytes if training else None,
             "before": read_report(plan.before),
             "after": read_report(plan.after),
+            "served": read_benchmark(plan.benchmark / "run.json"),
         }
     )
 

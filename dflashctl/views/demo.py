@@ -7,8 +7,10 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from dflashctl.stages.bench.report import BenchReport
 from dflashctl.stages.demo.apply import DemoReport
 from dflashctl.stages.demo.plan import DemoPlan, DemoStage
+from dflashctl.views.bench import outcome as benchmark
 from dflashctl.views.evaluation import acceptance
 from dflashctl.views.palette import ACCENT, QUIET, binary, duration, percent
 
@@ -33,8 +35,8 @@ def dry_run(plan: DemoPlan) -> RenderableType:
     return Group(*lines)
 
 
-def outcome(report: DemoReport, plan: DemoPlan) -> RenderableType:
-    """The table that it was all for, where the time went, and what to try next."""
+def outcome(report: DemoReport, plan: DemoPlan, served: BenchReport) -> RenderableType:
+    """The tables that it was all for, where the time went, and what to try next."""
     parts: list[RenderableType] = [Text(), Rule(Text("what came out"), align="left", style=ACCENT)]
     if report.before is not None and report.after is not None:
         rows = (
@@ -42,6 +44,7 @@ def outcome(report: DemoReport, plan: DemoPlan) -> RenderableType:
             (f"drafter after {report.num_steps:,} steps", report.after),
         )
         parts.append(acceptance(rows))
+    parts += [Text(), Text("served, over HTTP", style="bold"), benchmark(served)]
     parts += [Text(), _times(report), Text(), _next(plan)]
     return Group(*parts)
 
@@ -70,6 +73,8 @@ def _next(plan: DemoPlan) -> RenderableType:
         ("the runs that are there", ("train", "list", "--workdir", work)),
         ("where each setting comes from", ("config", "show", str(plan.run_file))),
         ("the two measurements side by side", ("eval", "compare", str(plan.before), str(plan.after))),
+        ("serve it again", ("deploy", "up", "-c", str(plan.run_file), "--workdir", work)),
+        ("what is known now, as a document", ("status", "--workdir", work, "--format", "md")),
         ("another run, twice as long", ("train", "start", "-c", str(plan.run_file), "--workdir", work,
                                         "--steps", str(2 * plan.num_steps))),
         ("your own target", ("demo", "--target", "/path/to/a/hugging-face/causal-lm", "--workdir", "my-demo")),

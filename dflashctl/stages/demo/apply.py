@@ -12,6 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from dflashctl.errors import ArtifactError, ConfigError
+from dflashctl.records import BenchRecord
 from dflashctl.stages.demo.plan import NUM_GENERATE_PROMPTS, DemoPlan
 from dflashctl.transport.tail import read_events
 from dflashctl_remote.spec.base import Spec
@@ -47,6 +48,7 @@ class DemoReport(Spec):
     """Of the training process."""
     before: EvalReport | None = None
     after: EvalReport | None = None
+    served: BenchRecord | None = None
 
 
 @dataclass(frozen=True)

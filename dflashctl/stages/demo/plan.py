@@ -3,6 +3,7 @@
 All sizes that decide how long it takes stand here.
 """
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from dflashctl.errors import ConfigError
 from dflashctl.stages.demo.target import TargetFacts
 
 RUN_ID = "demo"
+SERVER = "demo"
 NUM_STEPS = 1500
 NUM_EVAL_PROMPTS = 20
 NUM_GENERATE_PROMPTS = 400
@@ -39,19 +41,19 @@ class DemoStage:
     """What it does, in a sentence."""
     command: tuple[str, ...]
     """Arguments of dflashctl."""
-    done_when: Path
-    """A file that is written last: there, the stage is complete."""
+    done_when: Path | None
+    """A file that is written last: there, the stage is complete. None: it is run each time."""
     resume: tuple[str, ...] | None = None
     """The command instead, where `resume_when` is there: the stage was broken off."""
     resume_when: Path | None = None
 
     @property
     def name(self) -> str:
-        return " ".join(self.command[:2])
+        return " ".join(itertools.takewhile(lambda word: not word.startswith("-"), self.command[:2]))
 
     @property
     def is_done(self) -> bool:
-        return self.done_when.is_file()
+        return self.done_when is not None and self.done_when.is_file()
 
     @property
     def next_command(self) -> tuple[str, ...]:
@@ -87,6 +89,8 @@ class DemoPlan:
     before: Path
     after: Path
     """Folders of the two evaluations."""
+    benchmark: Path
+    """Folder of the benchmark of the served drafter."""
 
     @property
     def report_path(self) -> Path:
@@ -106,6 +110,8 @@ def plan_demo(settings: DemoSettings) -> DemoPlan:
     inspected = work / "inspected.json"
     run_folder = work / "runs" / RUN_ID
     before, after = work / "evaluations" / "before", work / "evaluations" / "after"
+    benchmark = work / "benchmarks" / SERVER
+    measured = benchmark / "run.json"
     run_yaml = _run_yaml(settings, dataset, after)
     num_steps = run_yaml["train"]["num_steps"]
     if not isinstance(num_steps, int) or num_steps < 1:
@@ -140,6 +146,22 @@ def plan_demo(settings: DemoSettings) -> DemoPlan:
                 ("after", f"{RUN_ID}@latest", after),
             )
         ),
+        DemoStage(
+            "a server with the drafter, proven before it is called ready",
+            ("deploy", "up", *shared, "--server", SERVER),
+            measured,
+        ),
+        DemoStage(
+            "the same prompts with and without the drafter, over HTTP",
+            ("bench", *shared, "--server", SERVER, "--output", str(benchmark)),
+            measured,
+        ),
+        DemoStage("what is known now, and from where", ("status", "--workdir", str(work)), None),
+        DemoStage(
+            "the server ends, and nothing of it is left",
+            ("deploy", "down", "--workdir", str(work), "--server", SERVER),
+            None,
+        ),
     ]
     if settings.responses is None:
         stages.insert(
@@ -150,7 +172,7 @@ def plan_demo(settings: DemoSettings) -> DemoPlan:
                 work / "responses.jsonl",
             ),
         )
-    return DemoPlan(settings, run_file, run_yaml, num_steps, tuple(stages), before, after)
+    return DemoPlan(settings, run_file, run_yaml, num_steps, tuple(stages), before, after, benchmark)
 
 
 def _run_yaml(settings: DemoSettings, dataset: Path, after: Path) -> dict[str, Any]:
@@ -202,9 +224,17 @@ def _run_yaml(settings: DemoSettings, dataset: Path, after: Path) -> dict[str, A
             "lookup_dataset": str(dataset),
         },
     }
+    values["deploy"] = {"name": SERVER, "target": target, "drafter": f"{RUN_ID}@latest", "port": 0}
+    values["bench"] = {
+        "server": SERVER,
+        "prompts": str(settings.prompts),
+        "num_prompts": settings.num_prompts,
+        "max_new_tokens": MAX_NEW_TOKENS,
+    }
     if settings.responses is not None:
         # On one thread the embedded target decoded faster than on two that slept at every wait (28 s, not 46 s).
         values["evaluate"]["num_threads"] = 1
+        values["deploy"]["options"] = {"num_threads": 1}
     tree = Tree(values)
     for override in settings.overrides:
         tree = with_override(tree, override)

@@ -31,7 +31,9 @@ def plan(tmp_path):
 def test_run_yaml_of_the_demo_is_valid(plan):
     made = plan()
     apply.prepare(made, is_fresh=False)
-    assert {value.section for value in load_sections(made.run_file)} == {"data.tokenize", "train", "evaluate"}
+    assert {value.section for value in load_sections(made.run_file)} == {
+        "data.tokenize", "train", "evaluate", "deploy", "bench",
+    }  # fmt: skip
 
 
 def test_same_command_again_goes_on(plan):

@@ -33,7 +33,24 @@ def test_stages_are_our_own_commands_in_order(tmp_path):
         "train start",
         "eval run",
         "eval run",
+        "deploy up",
+        "bench",
+        "status",
+        "deploy down",
     ]
+
+
+def test_what_costs_nothing_is_shown_each_time(tmp_path):
+    stages = {stage.name: stage for stage in plan_demo(settings(tmp_path)).stages}
+    assert stages["status"].done_when is None
+    assert not stages["deploy down"].is_done
+
+
+def test_a_finished_benchmark_needs_no_server(tmp_path):
+    plan = plan_demo(settings(tmp_path))
+    plan.benchmark.mkdir(parents=True)
+    (plan.benchmark / "run.json").write_text("{}")
+    assert [stage.name for stage in plan.stages if stage.is_done] == ["deploy up", "bench"]
 
 
 def test_other_target_answers_first(tmp_path):
