@@ -10,13 +10,13 @@ from dflashctl.artifacts import RunRef
 from dflashctl.errors import ArtifactError
 from dflashctl.transport.base import Transport
 from dflashctl.transport.process import Presence
-from dflashctl.transport.tail import read_events, read_last_events
+from dflashctl.transport.tail import find_last_event, read_last_events
 from dflashctl_remote.spec.events import CheckpointSaved, Failed, Finished, Started, Step, Stopped
 from dflashctl_remote.spec.process import ProcessToken
 from dflashctl_remote.spec.train import RunRecord
 
 TAIL_BYTES = 512 * 1024
-"""Some 700 steps; what happened before is looked for only if it must be."""
+"""Some 700 steps; what happened before is looked for only if it must be, and then by its kind alone."""
 START_S = 120.0
 """A start that was cut off before it wrote down its process is called ended after so long."""
 
@@ -62,12 +62,14 @@ def state_of(run: RunRef, transport: Transport, *, now_s: float | None = None) -
     """From the end of the run's events; a process that is gone without a last word is called so, never `failed`."""
     token = run.token()
     events = read_last_events(run.events_path, TAIL_BYTES)
-    if len(events) > 1 and not any(isinstance(event, CheckpointSaved) for event in events):
-        # A long way back: checkpoints are rare where steps are many.
-        events = read_events(run.events_path)
     seen = _Seen()
     for event in events:
         seen.add(event)
+    if events and seen.saved is None and any((run.folder / "checkpoints").glob("step-*")):
+        # A long way back: checkpoints are rare where steps are many.
+        seen.saved = find_last_event(run.events_path, "checkpoint")
+    if events and seen.started is None and token is None:
+        seen.started = find_last_event(run.events_path, "started")
     state, detail = _judge(run, transport, token, seen, time.time() if now_s is None else now_s)
     pid = token.pid if token else seen.started.pid if seen.started else None
     return RunState(run, state, seen.at_s, seen.step, seen.saved, pid, detail)

@@ -1,6 +1,7 @@
 """Reading an events file while it grows."""
 
 import codecs
+import mmap
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,6 +68,39 @@ def read_last_events(path: Path, num_bytes: int) -> list[Any]:
         _, _, tail = file.read().partition(b"\n")
     whole, _, _ = tail.rpartition(b"\n")
     return [_parse(line, path) for line in whole.split(b"\n") if line.strip()]
+
+
+def find_last_event(path: Path, kind: str) -> Any | None:
+    """The newest event of a kind, looked for from the end; only lines that name the kind are parsed."""
+    if not path.is_file() or not path.stat().st_size:
+        return None
+    mark = f'"kind":"{kind}"'.encode()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        end = text.rfind(b"\n") + 1
+        while (at := text.rfind(mark, 0, end)) >= 0:
+            start = text.rfind(b"\n", 0, at) + 1
+            event = _parse(text[start : text.find(b"\n", at)], path)
+            if event.kind == kind:
+                return event
+            end = start
+    return None
+
+
+def read_across(path: Path, *, num_pieces: int, piece_bytes: int) -> list[list[Any]]:
+    """The whole lines in pieces spread evenly over the file, oldest first; one list of all where that is no more."""
+    if not path.is_file():
+        return []
+    size_bytes = path.stat().st_size
+    if size_bytes <= num_pieces * piece_bytes:
+        return [read_events(path)]
+    pieces = []
+    with path.open("rb") as file:
+        for number in range(num_pieces):
+            offset_bytes = (size_bytes - piece_bytes) * number // (num_pieces - 1)
+            file.seek(offset_bytes)
+            lines = file.read(piece_bytes).split(b"\n")[(1 if offset_bytes else 0) : -1]
+            pieces.append([_parse(line, path) for line in lines if line.strip()])
+    return pieces
 
 
 def _parse(line: bytes, path: Path) -> Any:
