@@ -47,7 +47,7 @@ class Running:
             "model": "demo",
             "messages": [{"role": "user", "content": content}],
             "temperature": 0,
-            "max_tokens": 24,
+            "max_tokens": 16,
             "return_token_ids": True,
             **fields,
         }

@@ -66,8 +66,8 @@ def test_a_whole_answer_has_openais_shape(server: Any) -> None:
     assert choice["finish_reason"] == "length"
     num_prompt_tokens = len(answer["prompt_token_ids"])
     usage = answer["usage"]
-    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (num_prompt_tokens, 24)
-    assert usage["total_tokens"] == num_prompt_tokens + 24
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (num_prompt_tokens, 16)
+    assert usage["total_tokens"] == num_prompt_tokens + 16
     details, seen = usage["completion_tokens_details"], answer["metrics"]["speculative_decoding"]
     assert details["accepted_prediction_tokens"] == seen["num_accepted_draft_tokens"]
     assert details["rejected_prediction_tokens"] == 3 * seen["num_spec_steps"] - seen["num_accepted_draft_tokens"]
@@ -116,7 +116,7 @@ def test_completions_take_text_and_ids_alike(server: Any) -> None:
     assert "".join(chunk["choices"][0]["text"] for chunk in (first, *chunks)) == text["text"]
 
 
-@pytest.mark.parametrize("at", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
 def test_a_stop_string_ends_the_same_answer_at_the_same_token_everywhere(
     server: Any, plain_server: Any, model: ServedModel, at: int
 ) -> None:
@@ -157,15 +157,15 @@ def test_max_completion_tokens_is_the_newer_name(server: Any) -> None:
     assert len(token_ids(server.chat(max_tokens=9, max_completion_tokens=3))) == 3
 
 
-@pytest.mark.parametrize("fields", [{"temperature": 1.0}, {"temperature": 0.8, "top_p": 0.9, "top_k": 40}])
-def test_a_seed_gives_the_same_answer_in_any_company(server: Any, fields: dict[str, float]) -> None:
+def test_a_seed_gives_the_same_answer_in_any_company(server: Any) -> None:
+    fields = {"temperature": 0.8, "top_p": 0.9, "top_k": 40}
     alone = token_ids(server.chat(seed=7, max_tokens=12, **fields))
     with ThreadPoolExecutor(3) as pool:
         others = [pool.submit(server.chat, seed=seed, temperature=1.0) for seed in (1, 2)]
         in_company = token_ids(server.chat(seed=7, max_tokens=12, **fields))
         assert all(other.result().status_code == 200 for other in others)
     assert in_company == alone
-    assert token_ids(server.chat(seed=8, **fields)) != alone
+    assert token_ids(server.chat(seed=8, max_tokens=12, **fields)) != alone
 
 
 def test_template_arguments_reach_the_template(server: Any, model: ServedModel, start: Any) -> None:
@@ -187,7 +187,7 @@ def test_counters_move_by_what_the_answers_say(server: Any) -> None:
     seen = server.chat().json()["metrics"]["speculative_decoding"]
     moved = [server.metric(name) - old for name, old in zip(names, before, strict=True)]
     assert moved == [seen["num_spec_steps"], seen["num_draft_tokens"]]
-    assert server.metric("vllm:generation_tokens_total") - tokens_before == 24
+    assert server.metric("vllm:generation_tokens_total") - tokens_before == 16
     assert server.metric("vllm:spec_decode_num_accepted_tokens_per_pos_total", position="2") >= 0
     assert server.metric("vllm:request_success_total", finished_reason="length", model_name="demo") >= 1
 
