@@ -37,8 +37,8 @@ def dry_run(plan: BenchPlan, launch: DeployPlan | None) -> RenderableType:
     if plan.num_skipped:
         grid.add_row("resumed", f"{plan.num_skipped:,} are answered already")
     grid.add_row("sampling", f"temperature {spec.temperature:g}, up to {spec.max_new_tokens} tokens, seed {spec.seed}")
-    for name in ("requests.jsonl", "run.json", "report.html", "table.md"):
-        grid.add_row("writes", Text(str(plan.folder / name)))
+    grid.add_row("writes", Text(str(plan.folder)))
+    grid.add_row("", "requests.jsonl, run.json, report.html, table.md")
     parts: list[RenderableType] = [Text("would ask, nothing was asked", style=CAUTION), grid]
     if launch is not None:
         parts.append(deploy_plan(launch))

@@ -60,9 +60,9 @@ def _by_load(before: BenchReport, after: BenchReport) -> Iterator[Change]:
         other = theirs.get(load)
         if other is None:
             continue
-        yield _judged(f"output tokens/s against baseline, {load}", _ratio(row), _ratio(other))
+        yield _judged(f"throughput ratio, {load}", _ratio(row), _ratio(other))
         yield Change(
-            f"output tokens/s, {load}",
+            f"output tok/s, {load}",
             row.output_tokens_per_s,
             other.output_tokens_per_s,
             None,

@@ -55,7 +55,7 @@ def test_figures_without_an_interval_are_not_judged(report):
 
 
 def test_bare_speed_is_shown_and_not_judged(report):
-    change = change_of(compare(report(FAST), report(SLOW)), "output tokens/s, c=1")
+    change = change_of(compare(report(FAST), report(SLOW)), "output tok/s, c=1")
     assert change.before > change.after
     assert change.outcome == "not judged"
 
