@@ -57,12 +57,7 @@ class RunRef:
 
     def command(self, verb: str) -> str:
         """What to type to do something with this run from here: `dflashctl train resume RUN`."""
-        workdir = self.folder.parent.parent
-        here = Path.cwd()
-        if workdir == DEFAULT_WORKDIR.absolute():
-            return f"dflashctl train {verb} {self.run_id}"
-        shown = workdir.relative_to(here) if workdir.is_relative_to(here) else workdir
-        return f"dflashctl train {verb} {self.run_id} --workdir {shlex.quote(str(shown))}"
+        return f"dflashctl train {verb} {self.run_id}{_workdir_option(self.folder.parent.parent)}"
 
     def checkpoints(self) -> tuple["CheckpointRef", ...]:
         """The complete ones, oldest first."""
@@ -130,6 +125,10 @@ class ServerRef:
     @property
     def log_path(self) -> Path:
         return self.folder / "log"
+
+    def command(self, verb: str) -> str:
+        """What to type to do something with this server from here: `dflashctl deploy down --server NAME`."""
+        return f"dflashctl deploy {verb} --server {self.name}{_workdir_option(self.folder.parent.parent)}"
 
     def record(self) -> ServerRecord | None:
         """None if it was never started; raises ArtifactError if it cannot be read."""
@@ -216,3 +215,12 @@ class Workdir:
                 return ref
         steps = ", ".join(str(ref.step) for ref in complete)
         raise ConfigError(f"run {run_id} has no checkpoint {which!r}: complete are {steps}, and `latest`")
+
+
+def _workdir_option(workdir: Path) -> str:
+    """As it must be typed from here; nothing for the default."""
+    here = Path.cwd()
+    if workdir == DEFAULT_WORKDIR.absolute():
+        return ""
+    shown = workdir.relative_to(here) if workdir.is_relative_to(here) else workdir
+    return f" --workdir {shlex.quote(str(shown))}"

@@ -46,7 +46,9 @@ class ServerRecord(Spec):
     proof: Proof | None = None
     """None: not ready yet, or never was."""
     stopped_at_s: float | None = None
-    """When `deploy down` proved it gone."""
+    """When `deploy down` proved it gone, or `deploy up` ended it again."""
+    failure: str | None = None
+    """Why `deploy up` ended it again."""
 
 
 class BenchRecord(Spec):

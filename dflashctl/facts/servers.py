@@ -76,7 +76,7 @@ def _ended(server: ServerRef, record: ServerRecord, transport: Transport) -> Ser
     if record.stopped_at_s is None:
         return ServerState(server.name, "ended without a word", record, None, f"its log: {server.log_path}")
     if record.proof is None:
-        return ServerState(server.name, "failed", record, None, "it was not proven ready, and was ended again")
+        return ServerState(server.name, "failed", record, None, record.failure or "it was never proven ready")
     return ServerState(server.name, "stopped", record, None)
 
 

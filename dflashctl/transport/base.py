@@ -44,6 +44,11 @@ class JobHandle(Protocol):
     @property
     def pid(self) -> int: ...
 
+    @property
+    def token(self) -> ProcessToken | None:
+        """Who it is, or was if it has ended; None on a host that does not tell (no Linux)."""
+        ...
+
     def events(self, *, until: Callable[[], bool] | None = None) -> Iterator[Any]:
         """Events as they come, until the job has ended or `until` says so; continues where an earlier call left."""
         ...

@@ -16,7 +16,7 @@ from typing import Any
 from dflashctl.transport import http, process
 from dflashctl.transport.base import Git, Job
 from dflashctl.transport.tail import EventTail
-from dflashctl_remote.spec.process import ProcessToken
+from dflashctl_remote.spec.process import MARKER, ProcessToken
 
 
 class LocalTransport:
@@ -37,7 +37,7 @@ class LocalTransport:
         with job.log.open("ab") as log:
             log_offset_bytes = log.tell()
             # A group of its own: a terminal's Ctrl-C reaches this process alone, which passes it on once.
-            process = subprocess.Popen(
+            child = subprocess.Popen(
                 job.argv,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -46,11 +46,13 @@ class LocalTransport:
                 process_group=None if job.is_detached else 0,
                 start_new_session=job.is_detached,
             )
+        # Before anybody collects it: until then even one that has ended can be asked who it was.
+        token = process.token_of(child.pid, dict(job.env).get(MARKER, ""))
         if job.is_detached:
             # Collected when it ends, though nobody may wait for it: else it stays as a zombie while this process lives.
-            threading.Thread(target=process.wait, daemon=True).start()
+            threading.Thread(target=child.wait, daemon=True).start()
         return LocalJob(
-            process, EventTail(job.events, self._pause, offset_bytes=offset_bytes), job.log, log_offset_bytes
+            child, EventTail(job.events, self._pause, offset_bytes=offset_bytes), job.log, log_offset_bytes, token
         )
 
     def follow(self, events: Path, *, until: Callable[[], bool]) -> Iterator[Any]:
@@ -110,16 +112,28 @@ class LocalTransport:
 
 
 class LocalJob:
-    def __init__(self, process: "subprocess.Popen[bytes]", tail: EventTail, log: Path, log_offset_bytes: int) -> None:
+    def __init__(
+        self,
+        process: "subprocess.Popen[bytes]",
+        tail: EventTail,
+        log: Path,
+        log_offset_bytes: int,
+        token: ProcessToken | None,
+    ) -> None:
         self._process = process
         self._tail = tail
         self._log = log
         self._log_offset_bytes = log_offset_bytes
         """What stands before is an earlier process's."""
+        self._token = token
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def token(self) -> ProcessToken | None:
+        return self._token
 
     def events(self, *, until: Callable[[], bool] | None = None) -> Iterator[Any]:
         return self._tail.follow(lambda: self._process.poll() is not None or (until is not None and until()))

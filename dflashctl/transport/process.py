@@ -6,6 +6,9 @@ Linux: /proc and pidfds. A pid alone is never trusted, and nothing is ever looke
 import os
 import select
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -101,6 +104,29 @@ def _carries(process: Path, marker: str) -> bool:
         return f"{MARKER}={marker}".encode() in (process / "environ").read_bytes().split(b"\0")
     except OSError:
         return False
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait for the end of the block, in which something must not be left half done.
+
+    Only the main thread gets signals; in another one this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, frame: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
 
 
 class _Stat:

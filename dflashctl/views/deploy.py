@@ -45,7 +45,7 @@ def ready(record: ServerRecord, *, was_running: bool) -> RenderableType:
     lines = [
         Text(f"server {record.name} {what}: {record.base_url}/v1, model {record.model}", style=GOOD),
         Text(f"process {record.token.pid}, started {duration(proof.at_s - record.started_at_s)} before it was ready"),
-        Text(f"proven by one completion of {proof.num_tokens} tokens: {_tau(record)}"),
+        Text(f"proven on {proof.num_tokens} tokens of real answers: {_tau(record)}"),
     ]
     if record.engine == "reference":
         lines.append(Text("the reference engine is for correctness and small machines, not for speed", style=QUIET))

@@ -10,13 +10,15 @@ from dflashctl.records import ServerRecord
 from dflashctl.stages.deploy.checks import check_start, port_of
 from dflashctl.stages.deploy.ending import Say, end
 from dflashctl.stages.deploy.plan import DeployPlan
-from dflashctl.stages.deploy.prove import prove
+from dflashctl.stages.deploy.prove import NoAnswer, prove
 from dflashctl.transport.base import Job, JobHandle, Transport
+from dflashctl.transport.process import interrupts_held
 from dflashctl_remote.spec.events import Failed, Notice, Serving, Stopped
 from dflashctl_remote.spec.manifest import write_atomically
 
 LOG_LINES = 30
 WORD_EVERY_S = 10.0
+LAST_BREATH_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def bring_up(
         if holder is not None:
             raise ConfigError(
                 f"another command (process {holder}) is starting server {server.name}, nothing was started",
-                hint=f"wait for it, then: dflashctl deploy list --workdir {workdir.path}",
+                hint=f"wait for it, or end what it started: {server.command('down')}",
             )
         running = check_start(plan, workdir, transport, bundle_sha=bundle_sha)
         if running is not None:
@@ -82,7 +84,7 @@ def bring_down(server: ServerRef, transport: Transport, *, say: Say) -> Down:
     except KeyboardInterrupt as interrupt:
         raise Interrupted(
             f"interrupted; server {server.name} was asked to end and may still be ending",
-            hint=f"dflashctl deploy down --server {server.name}",
+            hint=server.command("down"),
         ) from interrupt
     _note_stopped(server, record)
     port = port_of(record)
@@ -117,11 +119,13 @@ def _start(plan: DeployPlan, transport: Transport, bundle_sha: str, say: Say, ti
     for path, text in plan.launch.files:
         write_atomically(path, text)
     job = Job(server.name, plan.launch.argv, plan.launch.env, server.events_path, server.log_path, is_detached=True)
-    handle = transport.start(job)
+    handle: JobHandle | None = None
     record: ServerRecord | None = None
     try:
-        record = _record_of(plan, handle, transport, bundle_sha)
-        _write(server, record)
+        with interrupts_held():
+            handle = transport.start(job)
+            record = _record_of(plan, handle, transport.name, bundle_sha)
+            _write(server, record)
         limit_s = engine.readiness.timeout_s if timeout_s is None else timeout_s
         say(f"{server.name}: process {handle.pid} starts, waiting up to {limit_s:g} s for it")
         serving = _await_serving(server.name, handle, limit_s, say)
@@ -130,34 +134,33 @@ def _start(plan: DeployPlan, transport: Transport, bundle_sha: str, say: Say, ti
         say(f"{server.name}: {record.base_url} answers; asking for a completion")
         try:
             record = record.model_copy(update={"proof": prove(record, engine, transport)})
-        except EngineUnhealthy as error:
-            if transport.presence(record.token) != "alive":
+        except NoAnswer as error:
+            # A process that ends closes its connections a moment before it is gone.
+            if transport.wait_gone(record.token, LAST_BREATH_S):
                 raise _last_words(server.name, handle) from error
             raise
         _write(server, record)
     except BaseException as error:
         # What is not proven must not stay up: nobody would look after it.
-        if isinstance(error, KeyboardInterrupt):
-            say(f"interrupted; ending server {server.name} again, Ctrl-C once more to kill it")
-        if record is None:
+        if record is None and handle is not None:
             handle.kill()
-        else:
+        if record is not None:
             end(record.token, engine, transport, say, kills_at_ctrl_c=True)
-            _note_stopped(server, record)
+            why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error).partition("\n")[0]
+            _note_stopped(server, record.model_copy(update={"failure": why}))
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted(f"interrupted; server {server.name} was ended again") from error
         raise
     return record
 
 
-def _record_of(plan: DeployPlan, handle: JobHandle, transport: Transport, bundle_sha: str) -> ServerRecord:
-    """Raises EngineUnhealthy if the process is gone already."""
-    token = transport.token_of(handle.pid, str(plan.server.folder))
-    if token is None:
-        raise _last_words(plan.server.name, handle)
+def _record_of(plan: DeployPlan, handle: JobHandle, host: str, bundle_sha: str) -> ServerRecord:
+    """Raises ConfigError on a host whose processes cannot be told apart."""
+    if handle.token is None:
+        raise ConfigError(f"host {host} has no /proc, and a server that cannot be known again could not be ended")
     return ServerRecord(
         name=plan.server.name,
-        host=transport.name,
+        host=host,
         engine=plan.spec.engine,
         base_url=f"http://127.0.0.1:{plan.spec.port}",
         model=plan.model,
@@ -167,7 +170,7 @@ def _record_of(plan: DeployPlan, handle: JobHandle, transport: Transport, bundle
         drafter_sha256=None if plan.drafter is None else plan.drafter.sha256,
         num_draft_tokens=plan.num_draft_tokens,
         argv=plan.launch.argv,
-        token=token,
+        token=handle.token,
         bundle_sha=bundle_sha,
         started_at_s=time.time(),
     )

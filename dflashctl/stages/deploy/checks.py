@@ -38,7 +38,7 @@ def _running(plan: DeployPlan, transport: Transport, bundle_sha: str) -> ServerR
     record = plan.server.record()
     if record is None:
         return None
-    name, down = record.name, f"dflashctl deploy down --server {record.name}"
+    name, down = record.name, plan.server.command("down")
     if transport.presence(record.token) != "alive":
         left = ", ".join(str(member.pid) for member in transport.family(record.token))
         if left:
@@ -89,7 +89,7 @@ def _require_port(plan: DeployPlan, workdir: Workdir, transport: Transport) -> N
         if record and port_of(record) == port and transport.presence(record.token) == "alive":
             raise ConfigError(
                 f"port {port} on {transport.name} is taken by our own server {other.name}",
-                hint=f"dflashctl deploy down --server {other.name}, or another --port",
+                hint=f"{other.command('down')}, or another --port",
             )
     raise ConfigError(
         f"port {port} on {transport.name} is taken by a process that is not one of ours",

@@ -76,7 +76,7 @@ def spec_of(server: ServerRef) -> ServerSpec:
     except (OSError, ValidationError) as error:
         raise ArtifactError(
             f"{path} does not say how server {server.name} was started",
-            hint=f"dflashctl deploy down --server {server.name}, and up again with this version",
+            hint=f"{server.command('down')}, and up again with this version",
         ) from error
 
 

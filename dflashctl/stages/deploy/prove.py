@@ -9,6 +9,7 @@ from dflashctl.engines.base import Engine, SpecCounters
 from dflashctl.errors import EngineUnhealthy
 from dflashctl.records import Proof, ServerRecord
 from dflashctl.transport.base import Transport
+from dflashctl.transport.http import Reply
 
 PROMPTS = (
     "def add(a, b):\n    # Return the sum of two numbers.",
@@ -21,11 +22,15 @@ NUM_TOKENS = 48
 ANSWER_S = 300.0
 
 
+class NoAnswer(EngineUnhealthy):
+    """Nobody answered, or broke off: the server may have ended."""
+
+
 def prove(record: ServerRecord, engine: Engine, transport: Transport) -> Proof:
-    """Raises EngineUnhealthy with what was seen."""
+    """Raises EngineUnhealthy with what was seen; NoAnswer if that was nothing."""
     health = transport.get(record.base_url + engine.readiness.health_path, timeout_s=10.0)
     if not health.is_ok:
-        raise EngineUnhealthy(
+        raise _error_of(health)(
             f"server {record.name} listens and is not healthy: {engine.readiness.health_path} gave "
             f"{health.status or 'no answer'} {health.text[:200]}"
         )
@@ -61,6 +66,10 @@ def prove(record: ServerRecord, engine: Engine, transport: Transport) -> Proof:
     )
 
 
+def _error_of(reply: Reply) -> type[EngineUnhealthy]:
+    return EngineUnhealthy if reply.status else NoAnswer
+
+
 def _require_accepted(record: ServerRecord, seen: SpecCounters) -> None:
     if seen.num_drafts == 0:
         raise EngineUnhealthy(f"server {record.name} answered without a single verify step: it decodes plainly")
@@ -92,7 +101,7 @@ def _complete(record: ServerRecord, prompt: str, transport: Transport) -> tuple[
         num_tokens = int(answer["usage"]["completion_tokens"])
         text = str(answer["choices"][0]["message"]["content"] or "")
     except (KeyError, TypeError, IndexError, ValueError) as error:
-        raise EngineUnhealthy(
+        raise _error_of(reply)(
             f"server {record.name} is healthy and gives no completion: {reply.status or 'no answer'} {reply.text[:200]}"
         ) from error
     if num_tokens == 0:

@@ -3,6 +3,8 @@ import signal
 import subprocess
 import sys
 
+from dflashctl_remote.spec.process import MARKER
+
 TALK = """
 import json, sys
 with open(sys.argv[1], "a") as file:
@@ -38,6 +40,13 @@ def test_both_outputs_go_to_the_log(transport, child):
     handle = transport.start(child(TALK))
     handle.wait()
     assert sorted(handle.log_tail(5).splitlines()) == ["err", "out"]
+
+
+def test_who_a_detached_child_was_is_known_though_it_ended_at_once(transport, child):
+    handle = transport.start(child("", is_detached=True, env=((MARKER, "m"),)))
+    handle.wait()
+    assert (handle.token.pid, handle.token.marker) == (handle.pid, "m")
+    assert transport.presence(handle.token) == "gone"
 
 
 def test_end_of_the_log_is_of_this_process_alone(transport, child):

@@ -152,3 +152,13 @@ def test_a_token_of_another_user_or_of_no_process_reaches_nobody(sleeper, change
 @pytest.mark.parametrize("pid", [0, 1, -1])
 def test_pids_that_stand_for_more_than_one_process_are_nobody(pid):
     assert process.token_of(pid, "m") is None
+
+
+def test_ctrl_c_waits_for_the_end_of_what_must_not_be_half_done():
+    done = []
+    with pytest.raises(KeyboardInterrupt):  # noqa: SIM117 - the inner one ends before
+        with process.interrupts_held():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("the rest")
+    assert done == ["the rest"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
