@@ -24,7 +24,10 @@ import pytest
 import yaml
 from rich.console import Console
 
+from dflashctl.records import ServerRecord
+from dflashctl.stages.bench.report import BenchReport
 from dflashctl.transport.tail import read_events
+from dflashctl.views.bench import outcome as benchmark
 from dflashctl.views.evaluation import acceptance, acceptance_by_slot
 from dflashctl_remote.data.shards import Dataset
 from dflashctl_remote.spec.drafter import DrafterConfig
@@ -39,6 +42,7 @@ CONFIG = Path("tests/e2e/smollm2.yaml")
 E2E = Path(".e2e")
 WORK = E2E / "work"
 DATASET = WORK / "dataset"
+BENCHMARK = WORK / "benchmarks" / "smollm2"
 CHECKPOINTS = WORK / "runs" / "smollm2" / "checkpoints"
 
 
@@ -54,6 +58,8 @@ class Life:
     before: EvalReport
     after: EvalReport
     steps: list[Step]
+    served: BenchReport
+    server: ServerRecord
     times: dict[str, StageTime]
 
     @property
@@ -76,14 +82,20 @@ def life() -> Life:
         "train start --run-id smollm2",
         f"eval run --checkpoint smollm2@0 --output {WORK / 'before'}",
         f"eval run --checkpoint smollm2@latest --output {WORK / 'after'}",
+        "deploy up",
     ):
-        config = "" if stage.startswith("data inspect") else f" --config {CONFIG}"
-        with _timed(times, stage):
-            _run("-m", *shlex.split(f"dflashctl {stage}{config} --workdir {WORK}"))
+        _stage(times, stage)
+    try:
+        _stage(times, f"bench --output {BENCHMARK}")
+        _stage(times, "status --format md")
+    finally:
+        _stage(times, "deploy down --server smollm2")
     made = Life(
         before=_report("before"),
         after=_report("after"),
         steps=[e for e in read_events(ROOT / CHECKPOINTS.parent / "events.jsonl") if isinstance(e, Step)],
+        served=BenchReport.model_validate_json((ROOT / BENCHMARK / "run.json").read_bytes()),
+        server=ServerRecord.model_validate_json((ROOT / WORK / "servers/smollm2/server.json").read_bytes()),
         times=times,
     )
     _show(made)
@@ -132,6 +144,24 @@ def test_training_raises_tau_on_held_out_prompts(life: Life) -> None:
     assert life.after.drafter_without_repeats.tau > life.before.drafter_without_repeats.tau
 
 
+def test_served_drafter_is_proven_and_lossless(life: Life) -> None:
+    assert life.server.proof is not None
+    assert life.server.proof.tau is not None
+    assert life.server.proof.tau > 1
+    assert life.server.stopped_at_s is not None
+    assert life.served.is_valid
+    assert life.served.is_lossless
+    assert life.served.tau is not None
+    assert 1 < life.served.tau <= 8
+
+
+def _stage(times: dict[str, StageTime], stage: str) -> None:
+    without = ("data inspect", "status", "deploy down")
+    config = "" if stage.startswith(without) else f" --config {CONFIG}"
+    with _timed(times, stage):
+        _run("-m", *shlex.split(f"dflashctl {stage}{config} --workdir {WORK}"))
+
+
 @contextmanager
 def _timed(times: dict[str, StageTime], stage: str) -> Iterator[None]:
     start_s, start_cpu_s = time.monotonic(), _children_cpu_s()
@@ -166,6 +196,7 @@ def _show(life: Life) -> None:
     rows = (("drafter before training", life.before), (f"after {len(life.steps)} steps", life.after))
     console = Console(width=120, highlight=False)
     console.print(acceptance(rows), acceptance_by_slot(life.after))
+    console.print(benchmark(life.served))
     console.print("    wall       cpu")
     for stage, spent in life.times.items():
         console.print(f"{spent.wall_s:8.1f} s{spent.cpu_s:8.1f} s  {stage}")
@@ -186,6 +217,7 @@ def _write_result(life: Life) -> None:
             "first_loss": life.steps[0].loss,
             "before": life.before.model_dump(mode="json"),
             "after": life.after.model_dump(mode="json"),
+            "served": life.served.model_dump(mode="json"),
         },
     )
 
