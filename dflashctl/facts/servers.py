@@ -1,7 +1,7 @@
 """How servers are doing, seen now: process, health, counters. Changes nothing."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from dflashctl.artifacts import ServerRef
 from dflashctl.engines.base import SpecCounters
@@ -9,7 +9,7 @@ from dflashctl.engines.registry import engine_of
 from dflashctl.errors import DflashctlError
 from dflashctl.records import ServerRecord
 from dflashctl.transport.base import Transport
-from dflashctl_remote.spec.events import Failed, Stopped
+from dflashctl_remote.spec.events import Failed, Serving, Stopped
 
 State = Literal[
     "starting",
@@ -61,13 +61,26 @@ def _seen(server: ServerRef, transport: Transport) -> ServerState:
             return ServerState(server.name, "elsewhere", record, None, "it runs in another PID namespace")
         case "gone":
             return _ended(server, record, transport)
-    return _alive(server, record, transport)
+    return _alive(server, _addressed(server, record, transport), transport)
+
+
+def _events(server: ServerRef, record: ServerRecord, transport: Transport) -> list[Any]:
+    """Of its last start."""
+    events = transport.follow(server.events_path, until=lambda: True)
+    return [event for event in events if event.at_s >= record.started_at_s - EVENT_SLACK_S]
+
+
+def _addressed(server: ServerRef, record: ServerRecord, transport: Transport) -> ServerRecord:
+    """With the port that it says to have chosen, if whoever started it did not live to write that down."""
+    for event in _events(server, record, transport) if record.proof is None else ():
+        if isinstance(event, Serving):
+            return record.model_copy(update={"base_url": f"http://{event.address}:{event.port}"})
+    return record
 
 
 def _ended(server: ServerRef, record: ServerRecord, transport: Transport) -> ServerState:
     """How it ended: by its own last event, else by the record."""
-    events = transport.follow(server.events_path, until=lambda: True)
-    ours = [event for event in events if event.at_s >= record.started_at_s - EVENT_SLACK_S]
+    ours = _events(server, record, transport)
     match ours[-1] if ours else None:
         case Failed(message=message):
             return ServerState(server.name, "failed", record, None, message)

@@ -44,7 +44,7 @@ def _running(plan: DeployPlan, transport: Transport, bundle_sha: str) -> ServerR
         if left:
             raise ConfigError(f"server {name} has ended, and process {left} of it is still there", hint=down)
         return None
-    who = f"process {record.token.pid}, {record.base_url}"
+    who = f"process {record.token.pid}" + (f", {record.base_url}" if port_of(record) else "")
     if record.proof is None:
         raise ConfigError(
             f"server {name} runs, and the command that started it was cut off before it was proven ({who})", hint=down

@@ -136,3 +136,10 @@ def test_one_that_does_not_answer_is_unhealthy(server, transport):
     seen = state_of(server(), transport)
     assert seen.state == "unhealthy"
     assert "no answer" in seen.detail
+
+
+def test_a_port_that_only_the_server_itself_told_is_used(server, transport, answers):
+    port = int(answers().rpartition(":")[2])
+    said = {"kind": "serving", "at_s": 1001.0, "address": "127.0.0.1", "port": port, "model": "a"}
+    seen = state_of(server({**said, "num_draft_tokens": 7}, base_url="http://127.0.0.1:0", proof=None), transport)
+    assert (seen.state, seen.record.base_url) == ("not proven", f"http://127.0.0.1:{port}")
