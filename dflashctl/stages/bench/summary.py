@@ -31,7 +31,7 @@ SOURCES = (
     "TPOT: (last chunk - first chunk) / (tokens - tokens of the first chunk) a request, then quantiles over requests",
     "TTFT: from sending in a closed loop, from the intended arrival in an open one; reasoning counts as tokens",
     "speed-up: geometric mean of the per-prompt ratios of TPOT, one request at a time",
-    f"intervals: 95 %, percentile bootstrap over prompts (over turns above c=1), {figures.NUM_RESAMPLES} resamples, seeded",
+    f"intervals: 95 %, bootstrap over prompts (over turns above c=1), {figures.NUM_RESAMPLES} seeded resamples",
 )
 
 

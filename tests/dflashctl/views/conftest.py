@@ -1,7 +1,11 @@
 import io
+import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
+
+from dflashctl.stages.bench.report import BenchReport
 
 
 @pytest.fixture
@@ -16,3 +20,18 @@ def text_of():
         return console.file.getvalue()
 
     return render
+
+
+@pytest.fixture
+def bench_report():
+    """A benchmark's report with the given changes; `drafter` renames the drafter."""
+    recorded = json.loads((Path(__file__).parents[2] / "browser" / "bench.json").read_text())
+
+    def make(drafter=None, **changes) -> BenchReport:
+        document = recorded | changes
+        if drafter is not None:
+            servers = document["servers"]
+            document["servers"] = servers | {"speculative": servers["speculative"] | {"drafter_label": drafter}}
+        return BenchReport.model_validate(document)
+
+    return make
