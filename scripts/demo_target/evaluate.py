@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from scripts.demo_target.data import read_code
-from scripts.demo_target.loops import lookup_share
+from scripts.demo_target.loops import alike_figures
 from scripts.demo_target.measure import answer_figures, bits_per_byte
 
 
@@ -39,8 +39,7 @@ def main() -> None:
 
     report: dict[str, Any] = {"parameters": sum(p.numel() for p in model.parameters())}
     figures, answers = answer_figures(model, tokenizer, prompts)
-    report |= figures
-    report["lookup_share"] = lookup_share(answers)
+    report |= figures | alike_figures(answers, group=len(answers))
     if args.data:
         code = read_code(args.data)
         size = int(code["heldout_bytes"])

@@ -24,7 +24,7 @@ def report_loops(answers: Sequence[Sequence[int]]) -> LoopReport:
     """Pool the answers; the distinct share counts 4-grams unique within their own answer."""
     num_tokens = sum(map(len, answers))
     repeated = sum(sum(in_repeated_span(a, SPAN)) for a in answers)
-    grams = [_ngrams(a, 4) for a in answers]
+    grams = [ngrams(a, 4) for a in answers]
     total = sum(map(len, grams))
     shares = [len(set(g)) / len(g) for g in grams if g]
     return LoopReport(
@@ -38,7 +38,7 @@ def report_loops(answers: Sequence[Sequence[int]]) -> LoopReport:
 
 def in_repeated_span(tokens: Sequence[int], span: int) -> list[bool]:
     """For each token, whether it lies in a span that occurs more than once in the same answer."""
-    grams = _ngrams(tokens, span)
+    grams = ngrams(tokens, span)
     counts = Counter(grams)
     flags = [False] * len(tokens)
     for start, gram in enumerate(grams):
@@ -51,7 +51,7 @@ def completes_repeat(tokens: Sequence[int], span: int) -> list[bool]:
     """For each token, whether it ends a span seen earlier in the same answer: what unlikelihood punishes."""
     seen: set[tuple[int, ...]] = set()
     flags = [False] * len(tokens)
-    for start, gram in enumerate(_ngrams(tokens, span)):
+    for start, gram in enumerate(ngrams(tokens, span)):
         flags[start + span - 1] = gram in seen
         seen.add(gram)
     return flags
@@ -63,13 +63,13 @@ def lookup_share(answers: Sequence[Sequence[int]]) -> float:
     High values mean that all answers are alike: a table could then draft for the model.
     """
     successors: defaultdict[tuple[int, int], Counter[int]] = defaultdict(Counter)
-    grams = [gram for answer in answers for gram in set(_ngrams(answer, 3))]
+    grams = [gram for answer in answers for gram in set(ngrams(answer, 3))]
     for first, second, third in grams:
         successors[first, second][third] += 1
     hits = total = 0
     for answer in answers:
-        own = set(_ngrams(answer, 3))
-        for first, second, third in _ngrams(answer, 3):
+        own = set(ngrams(answer, 3))
+        for first, second, third in ngrams(answer, 3):
             others = {t: n - ((first, second, t) in own) for t, n in successors[first, second].items()}
             best = max(others, key=lambda t: others[t])
             hits += others[best] > 0 and best == third
@@ -77,11 +77,26 @@ def lookup_share(answers: Sequence[Sequence[int]]) -> float:
     return hits / max(1, total)
 
 
+def alike_figures(answers: Sequence[Sequence[int]], group: int = 50) -> dict[str, float]:
+    """How alike answers are, as means over groups of `group` (both figures depend on how many one pools).
+
+    `pooled_distinct_4gram_share` counts 4-grams unique among all answers of the group.
+    """
+    groups = [answers[start : start + group] for start in range(0, len(answers), group)]
+    pooled = [[gram for answer in part for gram in ngrams(answer, 4)] for part in groups]
+    shares = [len(set(grams)) / len(grams) for grams in pooled if grams]
+    return {
+        "pooled_distinct_4gram_share": sum(shares) / max(1, len(shares)),
+        "lookup_share": sum(map(lookup_share, groups)) / max(1, len(groups)),
+    }
+
+
 def distinct_share(tokens: Sequence[int], span: int = 4) -> float:
     """Unique over total n-grams; 1.0 for an answer too short to hold one."""
-    grams = _ngrams(tokens, span)
+    grams = ngrams(tokens, span)
     return len(set(grams)) / len(grams) if grams else 1.0
 
 
-def _ngrams(tokens: Sequence[int], span: int) -> list[tuple[int, ...]]:
+def ngrams(tokens: Sequence[int], span: int) -> list[tuple[int, ...]]:
+    """Every run of `span` tokens, in order."""
     return [tuple(tokens[i : i + span]) for i in range(len(tokens) - span + 1)]

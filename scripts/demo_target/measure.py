@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase, Qwen3_5ForCausalLM
 from scripts.demo_target.chat import answer_is_python
 from scripts.demo_target.data import ChatSplit, padded_rows
 from scripts.demo_target.decode import generate
-from scripts.demo_target.loops import report_loops
+from scripts.demo_target.loops import alike_figures, report_loops
 
 ANSWER_TOKENS = 128
 
@@ -68,7 +68,7 @@ def answer_figures(
     answers = generate(model, prompts, ANSWER_TOKENS)
     finished = [(p, a) for p, a in zip(prompts, answers, strict=True) if a[-1] == eos]
     parsed = sum(answer_is_python(tokenizer.decode(p), tokenizer.decode(a[:-1])) for p, a in finished)
-    figures = asdict(report_loops(answers))
+    figures = asdict(report_loops(answers)) | alike_figures(answers)
     figures["finished_share"] = len(finished) / len(answers)
     figures["parsed_share_of_finished"] = parsed / max(1, len(finished))
     figures["greedy_probability"] = _greedy_probability(model, prompts, answers)
