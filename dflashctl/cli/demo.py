@@ -162,7 +162,7 @@ def _timed(report: DemoReport, name: str, command: str, wall_s: float) -> DemoRe
 
 def _completed(plan: DemoPlan, report: DemoReport) -> DemoReport:
     from dflashctl.stages.evaluate.apply import read_report
-    from dflashctl.stages.status.gather import read_benchmark
+    from dflashctl.stages.status.measured import read_benchmark
 
     training = read_training(plan)
     return report.model_copy(

@@ -1,13 +1,12 @@
 """dflashctl note: the hand-kept half of the status."""
 
-import getpass
 import time
 from typing import Annotated
 
 import typer
 
 from dflashctl.artifacts import DEFAULT_WORKDIR, Workdir
-from dflashctl.cli.options import Json, WorkdirOption
+from dflashctl.cli.options import Json, WorkdirOption, author
 from dflashctl.cli.output import Output
 from dflashctl.stages.status.notes import FILE_NAME, KINDS, NoteKind, Notes, add, finish, read_notes
 
@@ -32,7 +31,7 @@ def _group(kind: NoteKind) -> typer.Typer:
     ) -> None:
         """Write one down."""
         path = Workdir(workdir.expanduser().absolute()).path / FILE_NAME
-        note = add(path, kind, text, who=getpass.getuser(), now_s=time.time())
+        note = add(path, kind, text, who=author(), now_s=time.time())
         Output(is_json=json).result(note, f"{kind} {note.id}: {note.text}")
 
     def done(
@@ -42,7 +41,7 @@ def _group(kind: NoteKind) -> typer.Typer:
     ) -> None:
         """End one; it stays in the file with when and by whom."""
         path = Workdir(workdir.expanduser().absolute()).path / FILE_NAME
-        note = finish(path, kind, note_id, who=getpass.getuser(), now_s=time.time())
+        note = finish(path, kind, note_id, who=author(), now_s=time.time())
         Output(is_json=json).result(note, f"{kind} {note.id} is {ENDS[kind]}: {note.text}")
 
     def list_(

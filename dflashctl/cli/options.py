@@ -1,5 +1,7 @@
 """Options that several commands share, and the objects that they stand for."""
 
+import getpass
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +36,14 @@ def transport_of(host: str) -> Transport:
     if host != LocalTransport.name:
         raise ConfigError(f"host {host} is not known: this version knows `local` only", hint="--host local")
     return LocalTransport()
+
+
+def author() -> str:
+    """Who types; where the machine has no name for the user, the number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def site_of(transport: Transport) -> Site:

@@ -1,6 +1,5 @@
 """dflashctl train: plan, start, list, logs, watch, stop, resume."""
 
-import getpass
 import secrets
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from dflashctl.cli.options import (
     RunArgument,
     Set,
     WorkdirOption,
+    author,
     overrides_of,
     site_of,
     transport_of,
@@ -182,7 +182,7 @@ def stop(
     if dry_run:
         out.result({"writes": ref.stop_path}, f"would write {ref.stop_path}")
         return
-    request_stop(ref, transport, who=getpass.getuser(), now_s=time.time())
+    request_stop(ref, transport, who=author(), now_s=time.time())
     state = wait_stopped(ref, transport, out, wait_s)
     out.result(state, f"run {run} is {state.state}; go on with: {ref.command('resume')}")
 

@@ -75,10 +75,10 @@ def state_of(run: RunRef, transport: Transport, *, now_s: float | None = None) -
     return RunState(run, state, seen.at_s, seen.step, seen.saved, pid, detail)
 
 
-def state_if_readable(run: RunRef, transport: Transport) -> RunState:
+def state_if_readable(run: RunRef, transport: Transport, *, now_s: float | None = None) -> RunState:
     """For a list: one damaged run must not hide the others."""
     try:
-        return state_of(run, transport)
+        return state_of(run, transport, now_s=now_s)
     except (ArtifactError, OSError) as error:
         return RunState(run, "unreadable", None, None, None, None, str(error))
 

@@ -1,67 +1,73 @@
 """The status as the document that used to be kept by hand: seven sections, each line with its source and age."""
 
-import time
+import re
+from collections.abc import Sequence
 
 from dflashctl.stages.status.fact import Fact, Snapshot, Subject
-from dflashctl.stages.status.notes import Note, NoteKind, Notes
-from dflashctl.views.palette import duration
-from dflashctl.views.status import age_of
+from dflashctl.stages.status.notes import FILE_NAME, Note, NoteKind, Notes
+from dflashctl.views.status import age_of, ago, moment, near, one_line, problems_of
 
-SPECIAL = "\\`*_{}[]<>#|"
-BLOCKED_STATES = ("failed", "ended without a word", "lost to reboot", "unhealthy", "unreadable")
+SPECIAL = "\\`*_{}[]<>#|~&$"
+LINE_START = re.compile(r"^(?:([-+=])|(\d+)([.)])(?=\s|$))")
+"""What would open a list, a rule or an underline at the beginning of a line."""
+BLOCKED_STATES = ("failed", "ended without a word", "lost to reboot", "elsewhere", "unhealthy", "unreadable")
+ENDED_STATES = ("finished", "stopped")
 
 
-def markdown(snapshot: Snapshot, notes: Notes, command: str) -> str:
-    """All of it is made anew each time; only the lines marked `by hand` were written by people."""
-    made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(snapshot.at_s))
+def markdown(snapshots: Sequence[Snapshot], notes: Notes, command: str) -> str:
+    """All of it is made anew each time; the lines marked hand-written were written by people."""
+    now_s = snapshots[0].at_s
     lines = [
         "# Status",
         "",
-        f"Made {made} on {snapshot.host} by `{command}` from {escaped(snapshot.workdir)}. "
-        "Each line says where it was read and how old it is; do not edit, use `dflashctl note`.",
+        f"Made {moment(now_s)} by `{one_line(command).replace('`', '?')}`, and true then.",
+        "Each line says how it is known (measured, live, reported by a job, estimated, hand-written), how old that is",
+        "and where it was read. Do not edit this text, it is made anew: `dflashctl note` keeps what people write.",
     ]
-    lines += _section("Goal", _notes(notes, "goal", snapshot))
-    lines += _section("Constraints & Preferences", _notes(notes, "constraint", snapshot))
-    lines += _progress(snapshot, notes)
-    lines += _section("Key Decisions", _notes(notes, "decision", snapshot))
-    lines += _section("Next Steps", _notes(notes, "next", snapshot))
-    lines += _section("Critical Context", [*_context(snapshot), *_notes(notes, "context", snapshot)])
-    lines += _section("Relevant Files (by machine)", _files(snapshot))
+    lines += _section("Goal", _notes(notes, "goal", now_s))
+    lines += _section("Constraints & Preferences", _notes(notes, "constraint", now_s))
+    lines += _progress(snapshots, notes, now_s)
+    lines += _section("Key Decisions", _notes(notes, "decision", now_s))
+    lines += _section("Next Steps", _notes(notes, "next", now_s))
+    lines += _section("Critical Context", [*_context(snapshots), *_notes(notes, "context", now_s)])
+    lines += _section("Relevant Files (by machine)", [line for snapshot in snapshots for line in _files(snapshot)])
+    lines += ["- not known: other machines; this version looks at this one only"]
     return "\n".join(lines) + "\n"
 
 
 def escaped(text: str) -> str:
-    """The text with what Markdown would read as marks taken literally."""
-    return "".join(f"\\{character}" if character in SPECIAL else character for character in text)
+    """The text with what Markdown would read as marks taken literally, on one line."""
+    literal = "".join(f"\\{character}" if character in SPECIAL else character for character in one_line(text))
+    return LINE_START.sub(lambda found: f"\\{found[1]}" if found[1] else f"{found[2]}\\{found[3]}", literal)
 
 
-def _progress(snapshot: Snapshot, notes: Notes) -> list[str]:
+def _progress(snapshots: Sequence[Snapshot], notes: Notes, now_s: float) -> list[str]:
     done: list[str] = []
     running: list[str] = []
     blocked: list[str] = []
-    for subject in snapshot.subjects:
-        {"done": done, "running": running, "blocked": blocked}[_where(subject)].extend(_subject(subject, snapshot))
-    done += [_note(note, snapshot, is_done=True) for note in _ended(notes)]
-    blocked += [_fact(problem, snapshot) for problem in snapshot.problems]
-    blocked += [_note(note, snapshot) for note in notes.of("blocked")]
+    for snapshot in snapshots:
+        for subject in snapshot.subjects:
+            {"done": done, "running": running, "blocked": blocked}[_where(subject)].extend(_subject(subject, snapshot))
+        blocked += [_fact(problem, snapshot) for problem in snapshot.problems]
+    done += [_note(note, now_s) for note in _ended(notes)]
+    blocked += [f"- **! {escaped(problem)}**" for problem in problems_of(notes)]
+    blocked += [_note(note, now_s) for note in notes.of("blocked")]
     empty = {
         "Done": "- not known: nothing finished here, and no note says so",
         "In Progress": "- not known: nothing runs here as far as this machine can see",
-        "Blocked": "- not known: nothing failed here, and no note says so",
+        "Blocked": "- not known: nothing failed here, and no note says so; `dflashctl note blocked add`",
     }
     out = ["", "## Progress"]
-    for title, words in (("Done", done), ("In Progress", running), ("Blocked", blocked)):
-        out += ["", f"### {title}", *(words or [empty[title]])]
+    for title, lines in (("Done", done), ("In Progress", running), ("Blocked", blocked)):
+        out += ["", f"### {title}", "", *(lines or [empty[title]])]
     return out
 
 
 def _where(subject: Subject) -> str:
     state = subject.state.value
-    if state in BLOCKED_STATES or subject.state.warning:
+    if state in BLOCKED_STATES:
         return "blocked"
-    if state in ("finished", "stopped") or subject.sort in ("benchmark", "dataset"):
-        return "done"
-    return "running"
+    return "done" if state in ENDED_STATES or subject.sort in ("benchmark", "dataset") else "running"
 
 
 def _ended(notes: Notes) -> list[Note]:
@@ -69,38 +75,49 @@ def _ended(notes: Notes) -> list[Note]:
     return [note for kind in kinds for note in notes.of(kind, with_done=True) if not note.is_open]
 
 
-def _context(snapshot: Snapshot) -> list[str]:
-    """The figures that decide, and what is odd about them."""
-    names = ("tau", "served tau", "speed-up", "lossless", "tau since it started")
-    facts = [(subject, fact) for subject in snapshot.subjects for fact in subject.facts if fact.name in names]
-    lines = [_fact(fact, snapshot, f"{subject.sort} {subject.name}: ") for subject, fact in facts]
-    if not any(fact.kind in ("measured", "live") for _, fact in facts):
+def _context(snapshots: Sequence[Snapshot]) -> list[str]:
+    """The figures that decide, and whatever is odd or old."""
+    names = ("tau", "best tau", "served tau", "speed-up", "lossless", "live tau")
+    lines, num_known = [], 0
+    for snapshot in snapshots:
+        for subject in snapshot.subjects:
+            for fact in (subject.state, *subject.facts):
+                is_known = fact.name in names and fact.kind in ("measured", "live")
+                num_known += is_known
+                if is_known or fact.warning or fact.is_stale(snapshot.at_s):
+                    lines.append(_fact(fact, snapshot, f"{subject.sort} {escaped(subject.name)}: "))
+    if not num_known:
         lines.append("- not known: no acceptance was measured here; `dflashctl eval run`, `dflashctl bench`")
     return lines
 
 
 def _files(snapshot: Snapshot) -> list[str]:
-    lines = [f"- {snapshot.host}"]
-    lines.append(f"  - {escaped(snapshot.workdir)}: work folder")
+    lines = [f"- {escaped(snapshot.host)}", f"  - work folder: {escaped(snapshot.workdir)}"]
+    lines.append(f"  - notes: {escaped(f'{snapshot.workdir}/{FILE_NAME}')}")
     for subject in snapshot.subjects:
-        lines.append(f"  - {escaped(subject.state.source)}: {subject.sort} {escaped(subject.name)}")
-    lines.append("- not known: other hosts (no inventory yet)")
+        sources = dict.fromkeys(path for fact in (subject.state, *subject.facts) for path in _paths(fact))
+        lines += [f"  - {subject.sort} {escaped(subject.name)}: {escaped(path)}" for path in sources]
     return lines
 
 
+def _paths(fact: Fact) -> list[str]:
+    """Files among its sources; `unknown` names a command."""
+    return [] if fact.kind == "unknown" else [path for path in fact.source.split(", ") if path.startswith("/")]
+
+
 def _section(title: str, lines: list[str]) -> list[str]:
-    return ["", f"## {title}", *lines]
+    return ["", f"## {title}", "", *lines]
 
 
-def _notes(notes: Notes, kind: NoteKind, snapshot: Snapshot) -> list[str]:
-    found = [_note(note, snapshot) for note in notes.of(kind)]
+def _notes(notes: Notes, kind: NoteKind, now_s: float) -> list[str]:
+    found = [_note(note, now_s) for note in notes.of(kind)]
     return found or [f"- not known: nobody wrote one; `dflashctl note {kind} add`"]
 
 
-def _note(note: Note, snapshot: Snapshot, *, is_done: bool = False) -> str:
-    end = f", done {duration(snapshot.at_s - (note.done_at_s or 0))} ago by {note.done_by}" if is_done else ""
-    age = duration(snapshot.at_s - note.at_s)
-    return f"- {escaped(note.text)} *(by hand: {escaped(note.who)}, {age} ago{end}; note {note.id})*"
+def _note(note: Note, now_s: float) -> str:
+    end = f", done {ago(now_s - note.done_at_s)} by {note.done_by}" if note.done_at_s is not None else ""
+    told = escaped(f"(hand-written by {note.who}, {ago(now_s - note.at_s)}{end}; {FILE_NAME}, {note.id})")
+    return f"- {escaped(note.text)} *{told}*"
 
 
 def _subject(subject: Subject, snapshot: Snapshot) -> list[str]:
@@ -109,7 +126,9 @@ def _subject(subject: Subject, snapshot: Snapshot) -> list[str]:
 
 
 def _fact(fact: Fact, snapshot: Snapshot, before: str = "") -> str:
-    name = "" if fact.name == "state" else f"{fact.name}: "
+    name = "" if fact.name == "state" else f"{escaped(fact.name)}: "
     warning = f" **! {escaped(fact.warning)}**" if fact.warning else ""
-    source = escaped(fact.source.removeprefix(snapshot.workdir + "/"))
-    return f"- {before}{name}{escaped(fact.text)}{warning} *({fact.kind}, {age_of(fact, snapshot.at_s)}; {source})*"
+    age, source = age_of(fact, snapshot.at_s), escaped(near(fact.source, snapshot))
+    if fact.kind == "unknown":
+        return f"- {before}{name}{escaped(fact.text)}{warning} *({source})*"
+    return f"- {before}{name}{escaped(fact.text)}{warning} *({fact.kind}, {age}; {source})*"

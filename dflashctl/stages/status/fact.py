@@ -1,10 +1,11 @@
 """A fact: what is said, where it was read, how old it is, and what sort of knowledge it is. Pure."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-Kind = Literal["measured", "live", "reported", "estimated", "hand-written", "unknown"]
+Kind = Literal["measured", "live", "reported", "hand-written", "estimated", "unknown"]
 """measured: by a job that set out to measure it. live: asked of the system now. reported: what a job says of itself."""
+Sort = Literal["run", "server", "benchmark", "dataset"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Fact:
     """File or address that it was read from; of an unknown one, the command that would tell."""
     at_s: float | None = None
     """Unix time at which it was true, as the source says; None: the source does not say."""
-    value: Any = None
+    value: str | float | bool | None = None
     """For machines."""
     unit: str = ""
     warning: str = ""
@@ -35,9 +36,9 @@ class Fact:
 
 @dataclass(frozen=True)
 class Subject:
-    """What facts are about: a run, a server, a benchmark."""
+    """What facts are about."""
 
-    sort: Literal["run", "server", "benchmark", "dataset"]
+    sort: Sort
     name: str
     state: Fact
     facts: tuple[Fact, ...]
@@ -52,12 +53,27 @@ class Snapshot:
     at_s: float
     subjects: tuple[Subject, ...]
     problems: tuple[Fact, ...] = ()
-    """What was there and could not be read."""
+    """What was looked for or was there, and could not be read."""
 
-    def of(self, sort: str) -> tuple[Subject, ...]:
+    def of(self, sort: Sort) -> tuple[Subject, ...]:
         return tuple(subject for subject in self.subjects if subject.sort == sort)
 
 
 def unknown(name: str, why: str, how_to_know: str) -> Fact:
     """What is not known says so, and how it could be."""
     return Fact(name, f"not known: {why}", "unknown", how_to_know)
+
+
+def unreadable(name: str, path: str, why: str) -> Fact:
+    return Fact(name, "cannot be read", "unknown", path, warning=why)
+
+
+def nothing_yet(sort: Sort) -> Fact:
+    """What an empty part of the status says."""
+    cures = {
+        "run": ("no run here", "dflashctl train start"),
+        "server": ("no server was started here", "dflashctl deploy up --server NAME"),
+        "benchmark": ("nothing was benchmarked here", "dflashctl bench --server NAME"),
+        "dataset": ("no dataset here", "dflashctl data tokenize"),
+    }
+    return unknown(sort, *cures[sort])

@@ -1,66 +1,163 @@
-"""What a run says of its training, with the trend of its loss: a rise must be seen by whoever looks."""
+"""A run as a subject: its state held against its process, what it says of itself, and what was measured of it."""
 
-from statistics import fmean
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from dflashctl.facts.runs import TAIL_BYTES, RunState
-from dflashctl.stages.status.fact import Fact
-from dflashctl.transport.tail import read_last_events
-from dflashctl_remote.spec.events import Step
+from dflashctl.artifacts import RunRef
+from dflashctl.errors import DflashctlError
+from dflashctl.facts.runs import RunState, read_record, state_if_readable
+from dflashctl.stages.status.fact import Fact, Subject, unknown, unreadable
+from dflashctl.stages.status.measured import Benchmark, Evaluation, served_tau, tau_facts
+from dflashctl.stages.status.trend import pace_s, trend
+from dflashctl.transport.base import Transport
+from dflashctl.transport.tail import read_across
+from dflashctl_remote.spec.errors import BundleError
+from dflashctl_remote.spec.events import Started, Step
 
-WINDOW = 20
-"""Steps in each of the two means that are compared."""
-RISE = 1.03
-"""A mean that is so many times the one before is called risen; means of 20 steps of a healthy run stay within."""
+SILENT_AFTER_S = 120.0
+"""A run that trains speaks at every step; after so long without a word what it said is old."""
+SILENT_AFTER_STEPS = 5.0
+"""... or after the time of so many steps, where steps are slow."""
+NUM_PIECES, PIECE_BYTES = 12, 64 * 1024
+"""Of the account, some 80 steps each: enough to see a rise at any time of the run, whatever its length."""
+PACE_STEPS = 200
 
 
-def run_facts(state: RunState, now_s: float) -> tuple[Fact, ...]:
-    """Facts out of the run's own events."""
+def run_subject(
+    ref: RunRef, evaluations: Sequence[Evaluation], benchmarks: Sequence[Benchmark], transport: Transport, now_s: float
+) -> Subject:
+    state = state_if_readable(ref, transport, now_s=now_s)
+    facts: list[Fact] = []
+    silent_after_s = SILENT_AFTER_S
+    try:
+        pieces = [] if state.state == "unreadable" else _pieces(ref)
+        pace = pace_s(_last_steps(pieces))
+        silent_after_s = max(SILENT_AFTER_S, SILENT_AFTER_STEPS * (pace or 0.0))
+        facts += _told(state, pieces, pace, silent_after_s)
+    except (DflashctlError, OSError) as error:
+        facts.append(unreadable("account", str(ref.events_path), str(error)))
+    facts += [*_checkpoint(ref, state), *_stop(ref, state), _recipe(ref)]
+    facts += [*tau_facts(ref, evaluations), served_tau(ref, benchmarks)]
+    return Subject("run", ref.run_id, _state(ref, state, silent_after_s), tuple(facts))
+
+
+def _state(ref: RunRef, state: RunState, silent_after_s: float) -> Fact:
+    is_active = state.state in ("running", "starting")
     step = state.last_step
-    if step is None or state.state == "unreadable":
-        return ()
-    source = str(state.run.events_path)
-    steps = [event for event in read_last_events(state.run.events_path, TAIL_BYTES) if isinstance(event, Step)]
+    warning = ""
+    if state.state == "unreadable":
+        warning = state.detail
+    elif state.state == "finished" and step is not None and step.step < step.num_steps:
+        warning = f"it says that it finished, and its last step is {step.step:,} of {step.num_steps:,}"
+    at_s = state.last_event_at_s
+    if at_s is None and is_active and ref.token_path.is_file():
+        at_s = ref.token_path.stat().st_mtime
+    process = f"process {state.pid}, " if is_active and state.pid is not None else ""
+    return Fact(
+        name="state",
+        text=state.state if not state.detail or state.state == "unreadable" else f"{state.state}: {state.detail}",
+        kind="live" if process else "reported",
+        source=f"{process}{ref.events_path}",
+        at_s=at_s,
+        value=state.state,
+        warning=warning,
+        stale_after_s=silent_after_s if is_active else None,
+    )
+
+
+def _told(state: RunState, pieces: list[list[Any]], pace: float | None, silent_after_s: float) -> list[Fact]:
+    """What the run's own events say."""
+    step = state.last_step
+    if step is None:
+        return []
+    is_running = state.state == "running"
 
     def reported(name: str, text: str, value: float, unit: str = "", warning: str = "") -> Fact:
-        return Fact(name, text, "reported", source, step.at_s, value, unit, warning)
+        stale_after_s = silent_after_s if is_running else None
+        return Fact(name, text, "reported", str(state.run.events_path), step.at_s, value, unit, warning, stale_after_s)
 
-    loss, warning = trend(steps)
-    facts = [
-        reported("step", f"{step.step:,} of {step.num_steps:,}", step.step),
-        reported("loss", loss, step.loss, "nats", warning),
-        reported("accuracy", f"{100 * step.accuracy:.1f} %, teacher-forced: not an acceptance", step.accuracy),
-        reported(
-            "throughput",
-            f"{step.context_tokens_per_s:,.0f} context tokens/s at r = {step.block_ratio:.2f}",
-            step.context_tokens_per_s,
-            "tokens/s",
-        ),
+    went = trend([[event for event in piece if isinstance(event, Step)] for piece in pieces])
+    rate = step.context_tokens_per_s
+    facts = [reported("step", f"{step.step:,} of {step.num_steps:,}", step.step, "steps")]
+    if went is not None:
+        facts.append(reported("loss", went.text, went.loss, "nats", went.warning))
+    accuracy = f"{100 * step.accuracy:.1f} %, teacher-forced: not an acceptance"
+    throughput = f"{rate:,.0f} context tokens/s at r = {step.block_ratio:.2f}"
+    facts += [
+        reported("accuracy", accuracy, step.accuracy),
+        reported("throughput", throughput, rate, "context tokens/s"),
     ]
-    left_s = time_left_s(steps)
-    if state.state == "running" and left_s is not None:
-        text = f"{left_s / 60:.0f} min at the pace of the last {len(steps)} steps"
-        facts.append(Fact("time left", text, "estimated", source, step.at_s, left_s, "s"))
-    if state.last_checkpoint is not None:
-        saved = state.last_checkpoint
-        facts.append(Fact("checkpoint", f"step {saved.step:,}", "reported", saved.path, saved.at_s, saved.step))
-    return tuple(facts)
+    if is_running and pace is not None:
+        left_s = pace * (step.num_steps - step.step)
+        text = f"{_coarse(left_s)}, at the {pace:.3g} s a step of late"
+        source = str(state.run.events_path)
+        facts.append(Fact("time left", text, "estimated", source, step.at_s, left_s, "s", "", silent_after_s))
+    return facts
 
 
-def trend(steps: list[Step]) -> tuple[str, str]:
-    """The loss now against the earliest steps at hand, and a warning if it rose."""
-    now = steps[-1]
-    if len(steps) < 2 * WINDOW:
-        return f"{now.loss:.3f}", ""
-    late, early = fmean(s.loss for s in steps[-WINDOW:]), fmean(s.loss for s in steps[:WINDOW])
-    text = f"{late:.3f} (mean of {WINDOW} steps; {early:.3f} around step {steps[WINDOW // 2].step:,})"
-    if late > RISE * early:
-        return text, f"rising: {early:.3f} -> {late:.3f} since step {steps[WINDOW // 2].step:,}"
-    return text, ""
+def _pieces(ref: RunRef) -> list[list[Any]]:
+    return read_across(ref.events_path, num_pieces=NUM_PIECES, piece_bytes=PIECE_BYTES)
 
 
-def time_left_s(steps: list[Step]) -> float | None:
-    """By the mean pace of the steps at hand; None if there is only one."""
-    if len(steps) < 2 or steps[-1].step <= steps[0].step:
-        return None
-    pace_s = (steps[-1].at_s - steps[0].at_s) / (steps[-1].step - steps[0].step)
-    return pace_s * (steps[-1].num_steps - steps[-1].step)
+def _last_steps(pieces: list[list[Any]]) -> list[Step]:
+    """Those of the newest process: what lies between two processes is no pace."""
+    events = pieces[-1] if pieces else []
+    begin = max((place for place, event in enumerate(events) if isinstance(event, Started)), default=0)
+    return [event for event in events[begin:] if isinstance(event, Step)][-PACE_STEPS:]
+
+
+def _checkpoint(ref: RunRef, state: RunState) -> list[Fact]:
+    """What lies on the disk counts; what the run said of it is held against it."""
+    complete = ref.checkpoints()
+    said = state.last_checkpoint.step if state.last_checkpoint is not None else None
+    if not complete:
+        if said is not None:
+            warning = f"the run says that it saved step {said:,}, and no complete one is there"
+            return [Fact("checkpoint", "none", "live", str(ref.folder / "checkpoints"), warning=warning)]
+        return [unknown("checkpoint", "no complete one yet", ref.command("watch"))]
+    newest = complete[-1]
+    path = newest.folder / "manifest.json"
+    try:
+        at_s = newest.manifest().created_at_s
+    except (DflashctlError, BundleError) as error:
+        return [unreadable("checkpoint", str(path), str(error))]
+    warning = ""
+    if said is not None and newest.step is not None and said > newest.step:
+        warning = f"the run says that it saved step {said:,}, and no complete one is there"
+    text = f"step {newest.step:,}, {len(complete)} kept"
+    return [Fact("checkpoint", text, "reported", str(path), at_s, newest.step, "steps", warning)]
+
+
+def _stop(ref: RunRef, state: RunState) -> list[Fact]:
+    """A stop that was asked for and has not come yet."""
+    if state.state not in ("running", "starting") or not ref.stop_path.is_file():
+        return []
+    try:
+        asked = json.loads(ref.stop_path.read_bytes())
+        who, when_s = str(asked["who"]), float(asked["when_s"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        return [unreadable("stop", str(ref.stop_path), f"{type(error).__name__}: {error}")]
+    return [Fact("stop", f"asked for by {who}, not there yet", "reported", str(ref.stop_path), when_s, who)]
+
+
+def _recipe(ref: RunRef) -> Fact:
+    try:
+        record = read_record(ref)
+    except DflashctlError as error:
+        return unreadable("recipe", str(ref.record_path), error.message)
+    code = f"bundle {record.bundle_sha[:12]}"
+    if record.git_sha is not None:
+        code += f", git {record.git_sha[:12]}" + (" and changes" if record.is_git_dirty else "")
+    text = f"target {Path(record.train.target).name}, dataset {Path(record.train.dataset).name}, {code}"
+    return Fact("recipe", text, "reported", str(ref.record_path), record.created_at_s, record.bundle_sha)
+
+
+def _coarse(seconds_s: float) -> str:
+    """An estimate needs no seconds once it is minutes."""
+    if seconds_s < 120:
+        return f"about {seconds_s:.0f} s"
+    if seconds_s < 7200:
+        return f"about {seconds_s / 60:.0f} min"
+    return f"about {seconds_s / 3600:.1f} h" if seconds_s < 172_800 else f"about {seconds_s / 86_400:.1f} d"
