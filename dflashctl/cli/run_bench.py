@@ -125,7 +125,10 @@ def run_bench(case: Case, out: Output) -> tuple[BenchReport, EndRecord]:
 
     Raises Interrupted after Ctrl-C; a baseline that was started is ended whatever happens.
     """
-    case.expected()
+    plan, _ = case.expected()
+    if plan.num_requests == 0:
+        out.say("everything was answered before: nothing is left to ask")
+        return _concluded(case), EndRecord(segment=0, ended_s=0.0)
     with _interrupted_by_termination():
         try:
             with _baseline(case, out) as baseline:
@@ -142,10 +145,7 @@ def run_bench(case: Case, out: Output) -> tuple[BenchReport, EndRecord]:
                 f"interrupted; what was answered is in {case.folder}",
                 hint=f"the same command with --resume {case.folder}",
             ) from None
-    report = conclude(case.folder, case.prompts)
-    write_atomically(case.folder / TABLE_NAME, markdown(report))
-    write_atomically(case.folder / HTML_NAME, html(report))
-    return report, end
+    return _concluded(case), end
 
 
 def refuse_bad_outcome(report: BenchReport, end: EndRecord, comparison: BenchComparison | None) -> None:
@@ -168,6 +168,13 @@ def refuse_bad_outcome(report: BenchReport, end: EndRecord, comparison: BenchCom
 def refuse_regression(comparison: BenchComparison) -> None:
     if comparison.regressions:
         raise Regression(f"worse by more than chance allows: {'; '.join(comparison.regressions)}")
+
+
+def _concluded(case: Case) -> BenchReport:
+    report = conclude(case.folder, case.prompts)
+    write_atomically(case.folder / TABLE_NAME, markdown(report))
+    write_atomically(case.folder / HTML_NAME, html(report))
+    return report
 
 
 def _ready(ref: ServerRef, transport: Transport) -> ServerRecord:

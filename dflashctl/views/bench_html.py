@@ -103,7 +103,7 @@ def _tau_tile(report: BenchReport) -> Tile:
 
 
 def _between(low: float, high: float) -> str:
-    return f"95 % {low:.2f} to {high:.2f}"
+    return f"95\u00a0%: {low:.2f}\u00a0to\u00a0{high:.2f}"
 
 
 def _positions(report: BenchReport) -> Picture:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 NUM_RESAMPLES = 1000
 CONFIDENCE = 0.95
-MIN_FOR_INTERVAL = 3
+MIN_FOR_INTERVAL = 5
 """Fewer values than these say nothing of their spread."""
 
 

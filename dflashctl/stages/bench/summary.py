@@ -49,7 +49,7 @@ def summarise(lines: Sequence[Line], folder: Path, category_of: Mapping[str, str
     dtypes = [servers[arm].about.get("dtype") for arm in ARMS]
     is_greedy = asked.temperature == 0
     end = evidence.ends[-1] if evidence.ends and evidence.ends[-1].segment == last.segment else None
-    stopped = None if end is not None and end.reason is None else (end and end.reason) or "it was killed"
+    stopped = None if _is_complete(evidence, asked) else (end and end.reason) or "it was killed"
     reasons = [
         *([f"it ended before everything was asked: {stopped}"] if stopped else []),
         *invalid_because(evidence, table, equal, is_greedy=is_greedy, dtypes=dtypes),
@@ -112,6 +112,11 @@ def read_report(path: Path) -> BenchReport:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise ArtifactError(f"{file} is not a benchmark's report of this version: {place}: {first['msg']}") from error
+
+
+def _is_complete(evidence: Evidence, asked: Asked) -> bool:
+    """Whether everything was asked, answered or not, however the last start ended."""
+    return len(evidence.requests) == len(ARMS) * len(_loads(asked)) * asked.num_repeats * asked.num_prompts
 
 
 def _speedup(prompts: Sequence[PromptFigures], seed: int) -> tuple[float | None, Interval | None]:

@@ -65,5 +65,5 @@ def _why(tau: float, cost: StepCost, server: ServerLabel) -> str:
 def _by_load(rows: Sequence[Row]) -> str:
     """The other loads, where output tokens a second are compared."""
     told = [row for row in rows if row.throughput_ratio is not None and row.load != SINGLE]
-    parts = [f"{row.load} {row.throughput_ratio:.2f}" for row in told]
-    return f"Output tokens a second against the baseline's: {', '.join(parts)}." if parts else ""
+    parts = [f"{row.throughput_ratio:.2f} times ({row.load})" for row in told]
+    return f"Output tokens a second are {', '.join(parts)} the baseline's." if parts else ""

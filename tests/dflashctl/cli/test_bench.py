@@ -30,7 +30,7 @@ WARM_UP = 1
 @pytest.fixture
 def prompts(tmp_path):
     path = tmp_path / "prompts.jsonl"
-    path.write_text("".join(json.dumps({"id": f"p{i}", "prompt": "abcd"[: i + 1]}) + "\n" for i in range(4)))
+    path.write_text("".join(json.dumps({"id": f"p{i}", "prompt": "abcde"[: i + 1]}) + "\n" for i in range(5)))
     return path
 
 
@@ -100,7 +100,7 @@ def test_a_benchmark_leaves_report_table_and_every_request(bench, workdir, capsy
     (folder,) = folders(workdir)
     assert sorted(path.name for path in folder.iterdir()) == ["report.html", "requests.jsonl", "run.json", "table.md"]
     out = capsys.readouterr().out
-    assert "speculative" in out and "4 of 4 greedy outputs are the baseline's, by token ids" in out
+    assert "speculative" in out and "5 of 5 greedy outputs are the baseline's, by token ids" in out
     assert "| c=1 | speculative |" in (folder / "table.md").read_text()
 
 
@@ -115,7 +115,7 @@ def test_a_dry_run_asks_nobody_anything(bench, workdir, spec, base, capsys):
     assert bench("--dry-run", "--concurrency", "2") == 0
     assert (spec.bodies, base.bodies, folders(workdir)) == ([], [], [])
     out = capsys.readouterr().out
-    assert spec.base_url in out and "8 in 2 turns" in out and "requests.jsonl" in out
+    assert spec.base_url in out and "10 in 2 turns" in out and "requests.jsonl" in out
 
 
 def test_a_dry_run_shows_the_start_of_the_baseline(workdir, prompts, spec, capsys):
@@ -197,7 +197,7 @@ def test_a_server_killed_in_mid_answer_is_exit_6_and_the_rest_can_be_asked_later
     assert bench("--resume", str(folder)) == 0
     report = read_report(folder)
     assert report.num_segments == 2
-    assert sum(row.num_requests for row in report.rows) == 8
+    assert sum(row.num_requests for row in report.rows) == 10
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -210,8 +210,18 @@ def test_an_interrupted_benchmark_goes_on_where_it_was(bench, workdir, spec, bas
     assert bench("--resume", str(folder)) == 0
     report = read_report(folder)
     assert report.num_segments == 2
-    assert sum(row.num_requests for row in report.rows) == 8
-    assert len(base.bodies) == 2 * (PROBE + WARM_UP) + 4, "each prompt once"
+    assert sum(row.num_requests for row in report.rows) == 10
+    assert len(base.bodies) == 2 * (PROBE + WARM_UP) + 5, "each prompt once"
+
+
+def test_where_nothing_is_left_nobody_is_asked(bench, workdir, spec, capsys):
+    assert bench() == 0
+    (folder,) = folders(workdir)
+    num_asked = len(spec.bodies)
+    assert bench("--resume", str(folder)) == 0
+    assert "nothing is left to ask" in capsys.readouterr().err
+    assert len(spec.bodies) == num_asked
+    assert read_report(folder).num_segments == 1
 
 
 def test_other_settings_are_no_way_to_go_on(bench, workdir, capsys):
@@ -231,10 +241,14 @@ def measured(bench, workdir):
     assert bench() == 0
     folder = folders(workdir)[0]
     report = read_report(folder)
+    # What depends on the clock is not judged here.
+    rows = tuple(row.model_copy(update={"throughput_ratio_ci": None}) for row in report.rows)
+    plain = report.model_copy(update={"speedup_ci": None, "rows": rows})
     sure = report.tau_ci.model_copy(update={"low": 8.9, "high": 9.1})
-    better = workdir.path / "better.json"
-    better.write_text(report.model_copy(update={"tau": 9.0, "tau_ci": sure}).model_dump_json())
-    return folder / "run.json", better
+    paths = workdir.path / "plain.json", workdir.path / "better.json"
+    paths[0].write_text(plain.model_dump_json())
+    paths[1].write_text(plain.model_copy(update={"tau": 9.0, "tau_ci": sure}).model_dump_json())
+    return paths
 
 
 def test_two_benchmarks_are_compared_by_their_intervals(measured, capsys):

@@ -134,7 +134,7 @@ def benchmark_lines(label, request_record, counted, asked):
                 began_at_s=1_000_000.0,
                 machine="Linux x86_64, 2 cores",
                 dflashctl="0.1.0",
-                asked=asked(num_prompts=len(speculative_s), **options.get("asked", {})),
+                asked=asked(**{"num_prompts": len(speculative_s), **options.get("asked", {})}),
                 servers=servers,
                 extras={"baseline": extras, "speculative": extras},
             )

@@ -63,8 +63,8 @@ def test_values_that_are_all_the_same_leave_no_doubt():
     assert (same.low, same.high) == pytest.approx((2.0, 2.0))
 
 
-def test_two_values_say_nothing_of_their_spread():
-    assert figures.bootstrap([1.0, 2.0], figures.geometric_mean, seed=0) is None
+def test_few_values_say_nothing_of_their_spread():
+    assert figures.bootstrap([1.0, 2.0, 1.5, 1.2], figures.geometric_mean, seed=0) is None
 
 
 def test_pooled_tau_weighs_steps_and_not_prompts():
