@@ -57,7 +57,7 @@ class RunRef:
 
     def command(self, verb: str) -> str:
         """What to type to do something with this run from here: `dflashctl train resume RUN`."""
-        return f"dflashctl train {verb} {self.run_id}{_workdir_option(self.folder.parent.parent)}"
+        return f"dflashctl train {verb} {self.run_id}{workdir_option(self.folder.parent.parent)}"
 
     def checkpoints(self) -> tuple["CheckpointRef", ...]:
         """The complete ones, oldest first."""
@@ -128,7 +128,7 @@ class ServerRef:
 
     def command(self, verb: str) -> str:
         """What to type to do something with this server from here: `dflashctl deploy down --server NAME`."""
-        return f"dflashctl deploy {verb} --server {self.name}{_workdir_option(self.folder.parent.parent)}"
+        return f"dflashctl deploy {verb} --server {self.name}{workdir_option(self.folder.parent.parent)}"
 
     def record(self) -> ServerRecord | None:
         """None if it was never started; raises ArtifactError if it cannot be read."""
@@ -217,7 +217,7 @@ class Workdir:
         raise ConfigError(f"run {run_id} has no checkpoint {which!r}: complete are {steps}, and `latest`")
 
 
-def _workdir_option(workdir: Path) -> str:
+def workdir_option(workdir: Path) -> str:
     """As it must be typed from here; nothing for the default."""
     here = Path.cwd()
     if workdir == DEFAULT_WORKDIR.absolute():

@@ -19,7 +19,7 @@ class Format(StrEnum):
 
 
 def status(
-    hosts: Annotated[list[str] | None, typer.Argument(metavar="[HOST]...", help="Default: this machine.")] = None,
+    hosts: Annotated[list[str] | None, typer.Argument(metavar="HOST", help="Default: this machine.")] = None,
     format_: Annotated[
         Format, typer.Option("--format", help="md: the document with its seven sections.")
     ] = Format.TABLE,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from dflashctl.artifacts import RunRef, Workdir
+from dflashctl.artifacts import RunRef, Workdir, workdir_option
 from dflashctl.errors import ArtifactError
 from dflashctl.records import BenchRecord
 from dflashctl.stages.status.fact import Fact, unknown, unreadable
@@ -67,7 +67,8 @@ def tau_facts(ref: RunRef, evaluations: Sequence[Evaluation]) -> tuple[Fact, ...
     """The newest measurement of the newest checkpoint that was measured, and what one must know to believe it."""
     own = [one for one in evaluations if ref.folder.resolve() in Path(one.report.checkpoint).resolve().parents]
     if not own:
-        cure = f"dflashctl eval run --checkpoint {ref.run_id}@latest"
+        where = workdir_option(ref.folder.parent.parent)
+        cure = f"dflashctl eval run --checkpoint {ref.run_id}@latest{where}"
         return (unknown("tau", "no checkpoint of this run was evaluated", cure),)
     by_step = {_step(one): one for one in own}
     last = by_step[max(by_step)]
@@ -97,7 +98,7 @@ def served_tau(ref: RunRef, benchmarks: Sequence[Benchmark]) -> Fact:
     own = [one for one in benchmarks if (one.record.drafter_label or "").startswith(label)]
     own = [one for one in own if one.record.tau is not None]
     if not own:
-        cure = "dflashctl bench --server NAME"
+        cure = f"dflashctl bench --server NAME{workdir_option(ref.folder.parent.parent)}"
         return unknown("served tau", "no benchmark served a checkpoint of this run", cure)
     record = own[-1].record
     step = (record.drafter_label or "").removeprefix(label)

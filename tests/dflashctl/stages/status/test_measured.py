@@ -20,9 +20,10 @@ def served(workdir):
     return lambda ref: served_tau(ref, benchmarks_of(workdir)[0])
 
 
-def test_a_run_without_evaluation_says_how_to_know(run, facts):
+def test_a_run_without_evaluation_says_how_to_know(run, facts, workdir):
     tau = facts(run([2.0] * 5))["tau"]
-    assert (tau.kind, tau.value, tau.source) == ("unknown", None, "dflashctl eval run --checkpoint r@latest")
+    assert (tau.kind, tau.value) == ("unknown", None)
+    assert tau.source == f"dflashctl eval run --checkpoint r@latest --workdir {workdir.path}"
 
 
 def test_the_headline_is_without_repeats_and_what_explains_it_stands_beside(run, evaluated, facts):
@@ -95,7 +96,8 @@ def test_what_was_served_is_told_apart_from_what_was_evaluated(run, benchmarked,
 def test_a_benchmark_of_something_else_is_not_taken(run, benchmarked, served, changes):
     benchmarked(**changes)
     tau = served(run([2.0] * 5))
-    assert (tau.kind, tau.source) == ("unknown", "dflashctl bench --server NAME")
+    assert tau.kind == "unknown"
+    assert tau.source.startswith("dflashctl bench --server NAME")
 
 
 def test_doubts_about_what_was_served_are_told(run, benchmarked, served):
