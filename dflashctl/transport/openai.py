@@ -195,4 +195,4 @@ def _detail(text: str) -> str:
 
 def _words(error: httpx.HTTPError) -> str:
     name = type(error).__name__
-    return f"{name}: {error}" if str(error) else name
+    return f"{name}: {error}" if str(error) else f"the connection broke off ({name})"

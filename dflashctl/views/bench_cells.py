@@ -115,5 +115,5 @@ def repetition(report: BenchReport) -> str:
     )
     without = report.repetition.tau_without_repeats
     if without is None:
-        return f"{text}; tau without them cannot be told: chunks are not verify steps here"
+        return f"{text}; tau without them cannot be told, which needs c=1 and a chunk a verify step"
     return f"{text}; tau of the steps without them {without:.2f}"

@@ -48,7 +48,7 @@ class Row(Spec):
     acceptance_rate: float | None
     num_verify_steps: int
     throughput_ratio: float | None
-    """Speculative row: its output tokens a second / the baseline's."""
+    """Speculative row: its output tokens a second / the baseline's. In an open loop the arrivals set them: None."""
     throughput_ratio_ci: Interval | None
 
 

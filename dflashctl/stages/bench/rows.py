@@ -28,7 +28,7 @@ def _row(evidence: Evidence, load: Load, arm: Arm, seed: int) -> Row:
     parts = evidence.counters(arm, load.label)
     seen = figures.pooled(parts)
     tpot = quantiles([figures.tpot_s(request) for request in answered])
-    ratio, ratio_ci = _ratio(evidence, load.label, seed) if arm == "speculative" else (None, None)
+    ratio, ratio_ci = _ratio(evidence, load.label, seed) if arm == "speculative" and not is_open else (None, None)
     queue = [request.sent_s - request.intended_s for request in answered] if is_open else []
     return Row(
         load=load.label,

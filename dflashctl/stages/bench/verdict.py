@@ -63,7 +63,9 @@ def _why(tau: float, cost: StepCost, server: ServerLabel) -> str:
 
 
 def _by_load(rows: Sequence[Row]) -> str:
-    """The other loads, where output tokens a second are compared."""
+    """The other loads, where output tokens a second are compared; in an open loop the arrivals set them."""
+    if all(row.queue_s is not None for row in rows):
+        return "In an open loop the arrivals set the throughput: compare TTFT and TPOT." if rows else ""
     told = [row for row in rows if row.throughput_ratio is not None and row.load != SINGLE]
     parts = [f"{row.throughput_ratio:.2f} times ({row.load})" for row in told]
     return f"Output tokens a second are {', '.join(parts)} the baseline's." if parts else ""

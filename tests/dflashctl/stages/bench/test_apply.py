@@ -95,6 +95,7 @@ def test_waiting_for_a_busy_server_counts_in_an_open_loop(bench):
     row = next(row for row in report.rows if row.arm == "speculative")
     assert row.ttft_s.p50 == pytest.approx(waits[1])
     assert row.queue_s is not None
+    assert row.throughput_ratio is None and "the arrivals set the throughput" in report.verdict
 
 
 def test_a_server_that_takes_no_additions_is_measured_without_them(bench):
