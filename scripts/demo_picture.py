@@ -14,6 +14,7 @@ import yaml
 from rich.console import Console
 
 from dflashctl.artifacts import CheckpointRef
+from dflashctl.stages.bench.summary import read_report
 from dflashctl.stages.data.apply import read_inspection
 from dflashctl.stages.demo.apply import read_demo
 from dflashctl.stages.demo.plan import DemoSettings, plan_demo
@@ -60,7 +61,7 @@ def draw(work: Path, picture: Path) -> None:
     console.print(
         manifest(f"the checkpoint, in the z-lab layout: {folder}", CheckpointRef(folder, None, None).manifest())
     )
-    console.print(outcome(report, plan))
+    console.print(outcome(report, plan, read_report(plan.benchmark)))
     svg = console.export_svg(title="dflashctl demo")
     # Without the fonts that rich's template fetches from the network: the viewer's own monospace is good enough.
     picture.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL), encoding="utf-8")
