@@ -5,5 +5,5 @@ import signal
 
 # Cores may be shared: one thread of arithmetic a process.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Started in the background by a shell, a process ignores Ctrl-C, and so do all its children; a handler is not inherited.
+# Started in the background by a shell, a process and its children ignore Ctrl-C; a handler is not inherited.
 signal.signal(signal.SIGINT, signal.default_int_handler)
