@@ -61,6 +61,7 @@ class BenchRecord(Spec):
     started_at_s: float
     ended_at_s: float
     num_prompts: int
+    """That both arms answered; of those asked, where it was broken off."""
     tau: float | None
     """From the engine's counters, differenced over the speculative arm."""
     num_verify_steps: int

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from dflashctl.artifacts import DEFAULT_WORKDIR, Workdir
-from dflashctl.cli.options import Json, WorkdirOption, author
+from dflashctl.cli.options import DryRun, Json, WorkdirOption, author
 from dflashctl.cli.output import Output
 from dflashctl.stages.status.notes import FILE_NAME, KINDS, NoteKind, Notes, add, finish, read_notes
 
@@ -27,20 +27,28 @@ def _group(kind: NoteKind) -> typer.Typer:
     def add_(
         text: Annotated[str, typer.Argument(metavar="TEXT", help="One line; line breaks become spaces.")],
         workdir: WorkdirOption = DEFAULT_WORKDIR,
+        dry_run: DryRun = False,
         json: Json = False,
     ) -> None:
         """Write one down."""
         path = Workdir(workdir.expanduser().absolute()).path / FILE_NAME
+        if dry_run:
+            Output(is_json=json).result({"writes": path, "kind": kind, "text": text}, f"would add a {kind} to {path}")
+            return
         note = add(path, kind, text, who=author(), now_s=time.time())
         Output(is_json=json).result(note, f"{kind} {note.id}: {note.text}")
 
     def done(
         note_id: Annotated[str, typer.Argument(metavar="ID", help="From `list`.")],
         workdir: WorkdirOption = DEFAULT_WORKDIR,
+        dry_run: DryRun = False,
         json: Json = False,
     ) -> None:
         """End one; it stays in the file with when and by whom."""
         path = Workdir(workdir.expanduser().absolute()).path / FILE_NAME
+        if dry_run:
+            Output(is_json=json).result({"writes": path, "id": note_id}, f"would end {kind} {note_id} in {path}")
+            return
         note = finish(path, kind, note_id, who=author(), now_s=time.time())
         Output(is_json=json).result(note, f"{kind} {note.id} is {ENDS[kind]}: {note.text}")
 

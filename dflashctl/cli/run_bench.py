@@ -166,6 +166,11 @@ def refuse_bad_outcome(report: BenchReport, end: EndRecord, comparison: BenchCom
 
 
 def refuse_regression(comparison: BenchComparison) -> None:
+    if comparison.after.invalid_because:
+        raise InvalidBenchmark(
+            f"nothing can be said of B, which proves nothing: {comparison.after.invalid_because[0]}",
+            hint=f"{comparison.after.folder}/{HTML_NAME}",
+        )
     if comparison.regressions:
         raise Regression(f"worse by more than chance allows: {'; '.join(comparison.regressions)}")
 

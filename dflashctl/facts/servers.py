@@ -90,6 +90,8 @@ def _ended(server: ServerRef, record: ServerRecord, transport: Transport) -> Ser
         return ServerState(server.name, "ended without a word", record, None, f"its log: {server.log_path}")
     if record.proof is None:
         return ServerState(server.name, "failed", record, None, record.failure or "it was never proven ready")
+    if record.failure is not None:
+        return ServerState(server.name, "ended without a word", record, None, record.failure)
     return ServerState(server.name, "stopped", record, None)
 
 

@@ -10,7 +10,7 @@ from dflashctl.stages.bench.compare import BenchComparison, Change
 from dflashctl.stages.bench.plan import BenchPlan
 from dflashctl.stages.bench.report import BenchReport, Check
 from dflashctl.stages.deploy.plan import DeployPlan
-from dflashctl.views.bench_cells import COLUMNS, cells, drafter, repetition
+from dflashctl.views.bench_cells import COLUMNS, cells, drafter, prompts, repetition
 from dflashctl.views.deploy import deploy_plan
 from dflashctl.views.palette import BAD, CAUTION, GOOD, HEADLINE, QUIET, percent
 
@@ -74,7 +74,7 @@ def comparison(result: BenchComparison) -> RenderableType:
 def _title(report: BenchReport) -> Text:
     return Text.assemble(
         ("measured", GOOD),
-        f", {report.num_prompts} prompts on {report.engine}, drafter {drafter(report)}",
+        f", {prompts(report)} on {report.engine}, drafter {drafter(report)}",
     )
 
 

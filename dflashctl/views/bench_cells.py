@@ -81,6 +81,13 @@ def drafter(report: BenchReport) -> str:
     return f"{server.drafter_label}{sha}, K = {server.num_draft_tokens} drafts a step"
 
 
+def prompts(report: BenchReport) -> str:
+    """How many were measured; of how many, where it was broken off."""
+    if report.num_prompts == report.asked.num_prompts:
+        return f"{report.num_prompts} prompts"
+    return f"{report.num_prompts} of {report.asked.num_prompts} prompts"
+
+
 def header(report: BenchReport) -> tuple[tuple[str, str], ...]:
     """What makes the run repeatable: (name, value)."""
     asked = report.asked

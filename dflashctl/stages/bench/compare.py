@@ -49,7 +49,6 @@ def compare(before: BenchReport, after: BenchReport) -> BenchComparison:
     ]
     if before.is_lossless and after.is_lossless is False:
         worse.append("outputs were the baseline's and are not any more")
-    worse += [f"{after.folder} is invalid: {reason}" for reason in after.invalid_because]
     return BenchComparison(before, after, changes, tuple(_caveats(before, after)), tuple(worse))
 
 

@@ -60,7 +60,7 @@ def summarise(lines: Sequence[Line], folder: Path, category_of: Mapping[str, str
         drafter_label=servers["speculative"].drafter_label,
         started_at_s=first.began_at_s,
         ended_at_s=last.began_at_s + (end.ended_s if end else 0.0),
-        num_prompts=asked.num_prompts,
+        num_prompts=_num_answered(evidence),
         tau=seen.tau,
         num_verify_steps=seen.num_drafts,
         speedup=speedup,
@@ -97,6 +97,12 @@ def summarise(lines: Sequence[Line], folder: Path, category_of: Mapping[str, str
         ended_because=stopped,
         sources=SOURCES,
     )
+
+
+def _num_answered(evidence: Evidence) -> int:
+    """Prompts that both arms answered at least once, without error."""
+    by_arm = [{one.prompt_id for one in evidence.requests if one.arm == arm and one.error is None} for arm in ARMS]
+    return len(set.intersection(*by_arm))
 
 
 def read_report(path: Path) -> BenchReport:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dflashctl.artifacts import ServerRef, Workdir
 from dflashctl.engines.registry import engine_of
 from dflashctl.errors import ArtifactError, ConfigError, DflashctlError, EngineUnhealthy, Interrupted
+from dflashctl.facts.servers import state_of
 from dflashctl.records import ServerRecord
 from dflashctl.stages.deploy.checks import check_start, port_of
 from dflashctl.stages.deploy.ending import Say, end
@@ -77,6 +78,8 @@ def bring_down(server: ServerRef, transport: Transport, *, say: Say) -> Down:
     if presence != "alive" and not transport.family(record.token):
         if presence == "another namespace":
             _require_silence(record, engine.readiness.health_path, transport)
+        if state_of(server, transport).state == "ended without a word":
+            record = record.model_copy(update={"failure": "it ended without a word before it was taken down"})
         _note_stopped(server, record)
         return Down(server.name, f"{_gone(record, presence)}; nothing was signalled")
     try:

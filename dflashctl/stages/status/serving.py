@@ -25,7 +25,8 @@ def server_subject(ref: ServerRef, transport: Transport, now_s: float) -> Subjec
 
 def subject_of(state: ServerState, path: str, now_s: float) -> Subject:
     """Pure; `path` is that of the record."""
-    text = state.state if not state.detail or state.record is None else f"{state.state}: {state.detail}"
+    detail = state.detail.removeprefix(f"{state.state} ")
+    text = state.state if not detail or state.record is None else f"{state.state}: {detail}"
     record = state.record
     if record is None:
         said = Fact("state", text, "reported", path, value=state.state, warning=state.detail)
@@ -34,7 +35,8 @@ def subject_of(state: ServerState, path: str, now_s: float) -> Subject:
         source, at_s = f"process {record.token.pid}, {record.base_url}/health", now_s
     else:
         source, at_s = f"process {record.token.pid}, {path}", record.stopped_at_s or now_s
-    said = Fact("state", text, "live", source, at_s, state.state)
+    kind: Kind = "live" if state.state in ASKED else "reported"
+    said = Fact("state", text, kind, source, at_s, state.state)
     return Subject("server", state.name, said, (*_record(record, path), *_tau(state, record, path, now_s)))
 
 
@@ -52,10 +54,14 @@ def _record(record: ServerRecord, path: str) -> list[Fact]:
 
     drafter = _drafter(record.drafter_label if record.drafter is not None else None)
     return [
-        reported("address", f"{record.base_url}, {record.engine}", record.base_url),
+        reported("address", f"{_address(record)}, {record.engine}", record.base_url),
         reported("target", f"{Path(record.target).name}, asked for as {record.model}", record.target),
         reported("drafter", drafter, record.drafter_label),
     ]
+
+
+def _address(record: ServerRecord) -> str:
+    return "not known: it never listened" if record.base_url.endswith(":0") else record.base_url
 
 
 def _tau(state: ServerState, record: ServerRecord, path: str, now_s: float) -> list[Fact]:
@@ -104,7 +110,7 @@ def _benchmark(one: Benchmark, num: int, now_drafter: str | None) -> Subject:
         facts.append(unknown("lossless", "answers were not compared", "dflashctl bench --server NAME"))
     else:
         equal = "all answers equal the baseline's" if record.is_lossless else "answers differ from the baseline's"
-        facts.append(fact("lossless", equal, record.is_lossless, "" if record.is_lossless else "it changes answers"))
+        facts.append(fact("lossless", equal, record.is_lossless, doubt if record.is_lossless else "it changes answers"))
     older = f", the newest of {num} of this server" if num > 1 else ""
     word = "valid" if record.is_valid else "not valid"
     said = fact("state", word + older, word, "" if record.is_valid else "it proves nothing: see its report.html")

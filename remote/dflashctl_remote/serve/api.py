@@ -26,6 +26,10 @@ from dflashctl_remote.serve.prepare import answer_request, chat_prompt, completi
 from dflashctl_remote.serve.replies import Reply
 from dflashctl_remote.serve.scheduler import Delta, Failure, NotServing, QueueFull, Scheduler
 
+BODY_BYTES = 64 * 1024
+BODY_BYTES_PER_TOKEN = 64
+"""Text has about four bytes a token, ids up to eight."""
+
 
 @dataclass(frozen=True)
 class Backend:
@@ -73,17 +77,35 @@ def make_app(service: Service) -> Starlette:
 
 
 async def _chat(request: Request) -> Response:
-    wanted = parse_request(ChatRequest, await request.body())
     backend = _ready(request)
-    prompt_ids = chat_prompt(backend.model, wanted)
+    wanted = parse_request(ChatRequest, await _body(request, backend.model.max_length_tokens))
+    # Off the event loop: however long it takes, other requests and the health check are answered meanwhile.
+    prompt_ids = await asyncio.to_thread(chat_prompt, backend.model, wanted)
     max_tokens = wanted.max_tokens if wanted.max_completion_tokens is None else wanted.max_completion_tokens
     return _Answer(backend, wanted, prompt_ids, max_tokens)
 
 
 async def _completions(request: Request) -> Response:
-    wanted = parse_request(CompletionRequest, await request.body())
     backend = _ready(request)
-    return _Answer(backend, wanted, completion_prompt(backend.model, wanted), wanted.max_tokens)
+    wanted = parse_request(CompletionRequest, await _body(request, backend.model.max_length_tokens))
+    prompt_ids = await asyncio.to_thread(completion_prompt, backend.model, wanted)
+    return _Answer(backend, wanted, prompt_ids, wanted.max_tokens)
+
+
+async def _body(request: Request, max_length_tokens: int) -> bytes:
+    """The body, read no further than any prompt that fits the context could be long. Raises ApiError 400."""
+    limit_bytes = BODY_BYTES + BODY_BYTES_PER_TOKEN * max_length_tokens
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > limit_bytes:
+            raise ApiError(
+                400,
+                f"the request has more than {limit_bytes:,} bytes, and no prompt of the {max_length_tokens} tokens "
+                "that the server takes is that long: shorten it",
+                code="context_length_exceeded",
+            )
+    return bytes(body)
 
 
 async def _models(request: Request) -> Response:

@@ -289,9 +289,16 @@ def check_fit(config: DrafterConfig, shape: Sized) -> None:
                 f"the drafter was made for another target: its {what} is {drafter_has}, the target's {target_has}",
                 hint="name the target that it was trained for",
             )
+    if not 0 <= config.mask_token_id < shape.vocab_size:
+        raise BadInput(
+            f"the drafter's mask token is {config.mask_token_id}, outside the target's vocabulary of "
+            f"{shape.vocab_size}",
+            hint="name the target that it was trained for",
+        )
     if not all(0 <= tap < shape.num_layers for tap in config.tap_layers) or not config.tap_layers:
         raise BadInput(
-            f"the drafter taps layers {list(config.tap_layers)}, and the target has 0 to {shape.num_layers - 1}"
+            f"the drafter taps layers {list(config.tap_layers)}, and the target has 0 to {shape.num_layers - 1}",
+            hint="name the target that it was trained for",
         )
 
 

@@ -117,6 +117,26 @@ def test_noise_touches_the_drafters_copy_and_no_label(
     assert torch.equal(loss(0.5).scored_by_slot_K, loss(0.0).scored_by_slot_K)
 
 
+def test_labels_come_from_the_clean_states(
+    make_config: Any, make_drafter: Any, make_row: MakeRow, make_states: Any, ends: Any
+) -> None:
+    """A drafter that hears nothing of its context can notice the noise by its labels alone."""
+    config = make_config()
+    row, drafter = make_row((30,), total=30), make_drafter(config)
+    torch.nn.init.zeros_(drafter.fc.weight)
+    states = make_states(row, config)
+    anchors = sample_anchors(row, num_anchors=8, seed=0, batch=0)
+
+    def loss(std: float) -> Any:
+        spec = ObjectiveSpec(context_noise_std=std)
+        generator = torch.Generator().manual_seed(1)
+        return drafter_loss(drafter, ends, row, states, anchors, spec, attention="eager", noise_generator=generator)
+
+    clean, noisy = loss(0.0), loss(2.0)
+    assert torch.equal(noisy.loss_sum, clean.loss_sum)
+    assert noisy.num_correct == clean.num_correct
+
+
 def test_noise_is_relative_to_the_states_rms() -> None:
     states = 10 * torch.randn(500, 40, generator=torch.Generator().manual_seed(0))
     noise = noised(states, 0.1, torch.Generator().manual_seed(1)) - states

@@ -208,6 +208,19 @@ def test_a_context_too_long_is_400_with_both_numbers(server: Any) -> None:
     assert error_of(server.complete(prompt=[5] * 2048))["code"] == "context_length_exceeded"
 
 
+def test_a_body_that_no_prompt_could_need_is_not_read_to_its_end(server: Any) -> None:
+    answer = server.complete(prompt="x" * 400_000)
+    assert (answer.status_code, error_of(answer)["code"]) == (400, "context_length_exceeded")
+    assert "more than 196,608 bytes" in error_of(answer)["message"]
+
+
+@pytest.mark.parametrize("name", ["messages", "self"])
+def test_what_the_template_is_called_with_is_not_the_clients_to_set(server: Any, name: str) -> None:
+    answer = server.chat(chat_template_kwargs={name: 3})
+    assert answer.status_code == 400
+    assert name in error_of(answer)["message"]
+
+
 def test_an_answer_may_fill_the_context_to_its_end(server: Any) -> None:
     answer = server.complete(prompt=[1178] * 2040, max_tokens=8, ignore_eos=True).json()
     assert answer["usage"]["total_tokens"] == 2048

@@ -47,8 +47,7 @@ def checkpoint(tmp_path):
         spec = DrafterSpec(num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, block_size=8, tap_layers=(0, 2))
         raw = resolve_drafter(spec, SHAPE).to_zlab("float32")
         raw.update({name: value for name, value in changes.items() if name != "target_layer_ids"})
-        if "target_layer_ids" in changes:
-            raw["dflash_config"]["target_layer_ids"] = changes["target_layer_ids"]
+        raw["dflash_config"].update({name: changes[name] for name in raw["dflash_config"] if name in changes})
         (folder / "config.json").write_text(json.dumps(raw))
         (folder / "model.safetensors").write_bytes(b"weights")
         write_manifest(folder, "checkpoint", bundle_sha="0" * 12, about={})

@@ -289,6 +289,14 @@ def test_a_server_that_was_killed_is_called_that(plan, up, transport, workdir):
     assert state_of(workdir.server("good"), transport).state == "ended without a word"
 
 
+def test_taking_down_one_that_was_killed_does_not_hide_that(plan, up, transport, workdir):
+    record = up(plan()).record
+    assert transport.send(record.token, signal.SIGKILL)
+    assert transport.wait_gone(record.token, 10.0)
+    bring_down(workdir.server("good"), transport, say=lambda text: None)
+    assert state_of(workdir.server("good"), transport).state == "ended without a word"
+
+
 def test_ctrl_c_while_it_starts_leaves_nothing(plan, up, transport, workdir, monkeypatch):
     def interrupted(*arguments):
         raise KeyboardInterrupt

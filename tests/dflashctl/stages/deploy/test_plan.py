@@ -35,6 +35,7 @@ def test_the_process_carries_its_folder_as_marker(planned, checkpoint, workdir):
         ({"hidden_size": 32}, "hidden size is 32, the target's 64"),
         ({"vocab_size": 99}, "vocabulary is 99, the target's 100"),
         ({"num_target_layers": 8}, "number of target layers is 8, the target's 4"),
+        ({"mask_token_id": 100}, "mask token is 100, outside the target's vocabulary of 100"),
         ({"target_layer_ids": [0, 4]}, r"taps layers \[0, 4\], and the target has 0 to 3"),
         ({"target_layer_ids": [-1, 2]}, r"taps layers \[-1, 2\], and the target has 0 to 3"),
         ({"target_layer_ids": []}, r"taps layers \[\], and the target has 0 to 3"),
