@@ -52,9 +52,9 @@ def plan_job(
         ("PYTHONPATH", str(site.bundle_root)),
         ("PYTHONUNBUFFERED", "1"),
         # How long a thread spins before it sleeps: endless spinning starves a busy machine, none at all wastes an idle
-        # one. A training step on two cores: 4,230 tokens/s idle and 1,680 beside two busy processes with this count,
-        # 2,510 and 2,270 without spinning (`OMP_WAIT_POLICY=PASSIVE`), 2026-11-30.
-        ("GOMP_SPINCOUNT", "20000"),
+        # one. A training step on two cores, context tokens/s idle / beside one busy process, 2026-11-30: 20000: 3,350 /
+        # not 15 steps in a minute; 2000: 3,810 / 1,310; 200: 2,880 / 2,270; OMP_WAIT_POLICY=PASSIVE: 2,540 / 2,280.
+        ("GOMP_SPINCOUNT", "2000"),
         (MARKER, str(folder)),
     )
     job = Job(name, argv, env, events=events, log=folder / "log", is_detached=is_detached)

@@ -39,7 +39,7 @@ class ReferenceEngine:
         entry = "dflashctl_remote.entry.serve"
         return Launch(
             argv=(site.python, "-m", entry, "--spec", str(spec_path), "--events", str(events)),
-            env=(("PYTHONPATH", str(site.bundle_root)), ("PYTHONUNBUFFERED", "1"), ("GOMP_SPINCOUNT", "20000")),
+            env=(("PYTHONPATH", str(site.bundle_root)), ("PYTHONUNBUFFERED", "1"), ("GOMP_SPINCOUNT", "2000")),
             files=((spec_path, content.model_dump_json(indent=2) + "\n"),),
             needs_modules=(
                 "torch",
