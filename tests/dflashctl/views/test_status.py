@@ -29,14 +29,14 @@ NOTES = Notes(
 
 
 def snapshot(*subjects):
-    return Snapshot("local", "/work", NOW_S, subjects)
+    return Snapshot("local", "/w", NOW_S, subjects)
 
 
 def subject(state="running", sort="run", **changes):
-    fields = {"kind": "live", "source": "/work/runs/r/events.jsonl", "at_s": 995.0, "value": state, **changes}
+    fields = {"kind": "live", "source": "/w/runs/r/events.jsonl", "at_s": 995.0, "value": state, **changes}
     facts = (
-        Fact("tau", "1.90 without repeats", "measured", "/work/evaluations/e/report.json", 400.0, 1.9),
-        Fact("time left", "5 min", "estimated", "/work/runs/r/events.jsonl", 995.0, 300.0),
+        Fact("tau", "1.90 without repeats", "measured", "/w/evaluations/e/report.json", 400.0, 1.9),
+        Fact("time left", "5 min", "estimated", "/w/runs/r/events.jsonl", 995.0, 300.0),
         unknown("size", "nobody asked", "dflashctl data inspect"),
     )
     return Subject(sort, "r", Fact("state", state, **fields), facts)
@@ -123,7 +123,7 @@ def test_the_document_tells_stale_apart_by_a_word():
 
 
 def test_what_is_odd_or_old_is_critical_context():
-    warned = Fact("loss", "1.4", "reported", "/work/runs/r/events.jsonl", 1.0, 1.4, warning="rising: 1.3 -> 1.4")
+    warned = Fact("loss", "1.4", "reported", "/w/runs/r/events.jsonl", 1.0, 1.4, warning="rising: 1.3 -> 1.4")
     found = Subject("run", "r", subject(at_s=10.0, stale_after_s=120.0).state, (warned,))
     context = section(markdown([snapshot(found)], NOTES, "c"), "Critical Context")
     assert "- run r: loss: 1.4 **! rising: 1.3 -\\> 1.4**" in context
@@ -134,10 +134,10 @@ def test_files_are_named_by_machine_without_commands():
     files = section(markdown([snapshot(subject())], NOTES, "c"), "Relevant Files (by machine)")
     assert files.splitlines()[1:-1] == [
         "- local",
-        "  - work folder: /work",
-        "  - notes: /work/notes.jsonl",
-        "  - run r: /work/runs/r/events.jsonl",
-        "  - run r: /work/evaluations/e/report.json",
+        "  - work folder: /w",
+        "  - notes: /w/notes.jsonl",
+        "  - run r: /w/runs/r/events.jsonl",
+        "  - run r: /w/evaluations/e/report.json",
     ]
 
 
@@ -149,9 +149,7 @@ def test_a_narrow_terminal_has_age_and_source_under_each_fact():
 
 
 def test_control_codes_in_names_and_words_of_jobs_reach_no_terminal():
-    odd = Subject(
-        "run", "r\x1b[2J", Fact("state", "failed: \x1b[31mred\nline", "live", "/work/\x1b", 1.0, "failed"), ()
-    )
+    odd = Subject("run", "r\x1b[2J", Fact("state", "failed: \x1b[31mred\nline", "live", "/w/\x1b", 1.0, "failed"), ())
     shown = table(snapshot(odd), NOTES)
     text = markdown([snapshot(odd)], NOTES, "c")
     assert "\x1b" not in shown + text
@@ -159,8 +157,8 @@ def test_control_codes_in_names_and_words_of_jobs_reach_no_terminal():
 
 
 def test_notes_that_cannot_be_read_are_told():
-    broken = Notes((), (), "/work/notes.jsonl cannot be read: Is a directory")
-    assert "! /work/notes.jsonl cannot be read" in table(snapshot(), broken)
+    broken = Notes((), (), "/w/notes.jsonl cannot be read: Is a directory")
+    assert "! /w/notes.jsonl cannot be read" in table(snapshot(), broken)
     assert "cannot be read" in section(markdown([snapshot()], broken, "c"), "Progress")
 
 
@@ -180,7 +178,7 @@ def test_the_document_for_machines_keeps_its_shape():
         "name": "tau",
         "text": "1.90 without repeats",
         "kind": "measured",
-        "source": "/work/evaluations/e/report.json",
+        "source": "/w/evaluations/e/report.json",
         "at_s": 400.0,
         "value": 1.9,
         "unit": "",
@@ -193,7 +191,7 @@ def test_the_document_for_machines_keeps_its_shape():
 
 
 def test_a_warning_stands_beside_its_fact():
-    warned = Fact("tau", "1.9", "measured", "/work/e", 1.0, 1.9, warning="of an older step")
+    warned = Fact("tau", "1.9", "measured", "/w/e", 1.0, 1.9, warning="of an older step")
     shown = table(snapshot(Subject("run", "r", subject().state, (warned,))))
     assert "! of an older step" in shown
     text = markdown([snapshot(Subject("run", "r", subject().state, (warned,)))], NOTES, "c")

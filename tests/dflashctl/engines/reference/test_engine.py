@@ -10,7 +10,7 @@ from dflashctl.engines.registry import engine_of
 from dflashctl.errors import ConfigError
 from dflashctl_remote.spec.serve import ServeSpec
 
-SITE = LaunchSite(python="/py", bundle_root=Path("/bundle"), folder=Path("/work/servers/a"))
+SITE = LaunchSite(python="/py", bundle_root=Path("/bundle"), folder=Path("/w/servers/a"))
 
 
 def test_launch_writes_the_job_spec_that_the_bundle_reads():
@@ -18,7 +18,7 @@ def test_launch_writes_the_job_spec_that_the_bundle_reads():
     launch = ReferenceEngine().launch(spec, Path("/drafter"), SITE)
     ((path, content),) = launch.files
     assert launch.argv == (
-        "/py", "-m", "dflashctl_remote.entry.serve", "--spec", str(path), "--events", "/work/servers/a/events.jsonl",
+        "/py", "-m", "dflashctl_remote.entry.serve", "--spec", str(path), "--events", "/w/servers/a/events.jsonl",
     )  # fmt: skip
     written = ServeSpec.model_validate(json.loads(content))
     assert (written.target, written.drafter, written.port) == ("/target", "/drafter", 8123)
