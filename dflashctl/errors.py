@@ -3,7 +3,8 @@
 DflashctlError            a bug of ours, if raised bare                       exit 1
 |- ConfigError            an option, a file or a value that the user gave     exit 2
 |- HostError
-|  |- HostUnreachable     nobody answered                                     exit 3
+|  |- HostUnreachable     nobody answered, nothing was run                    exit 3
+|  |  |- LinkLost         the link broke before the answer: outcome unknown   exit 3
 |  |- JobFailed           the job on the host ended badly                     its own code, else 4
 |- ArtifactError          incomplete or corrupt                               exit 5
 |- EngineUnhealthy        a server does not answer as it should              exit 6
@@ -36,6 +37,10 @@ class HostError(DflashctlError):
 
 class HostUnreachable(HostError):
     exit_code = 3
+
+
+class LinkLost(HostUnreachable):
+    """What was asked for may have been done, or not, or half: the host's own state decides."""
 
 
 class JobFailed(HostError):

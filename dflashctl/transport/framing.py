@@ -1,0 +1,69 @@
+"""Telling a script's answer from everything else that a login shell may print, and from an answer that was cut off.
+
+A script is sent as one compound command, so that half of it, after a cut, runs not at all. Its output stands between
+two lines that hold a random number; the second one holds the exit code too. Without it the outcome is not known.
+"""
+
+import secrets
+from dataclasses import dataclass, field
+
+from dflashctl.transport.shell import Script
+
+
+@dataclass(frozen=True)
+class Frame:
+    nonce: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    def wrap(self, script: Script) -> bytes:
+        """What goes to the standard input of `/bin/sh -s`."""
+        begin, end = f"\\n{self.nonce} begin\\n", f"\\n{self.nonce} end %s\\n"
+        return (
+            f"(printf '{begin}'; printf '{begin}' >&2\n"
+            # Its own subshell, so that an `exit` of it ends in the line below; and nothing of it reads this input.
+            f"(\n{script.source()}\n) </dev/null\n"
+            f"printf '{end}' \"$?\")\nexit\n"
+        ).encode()
+
+    def begin(self) -> bytes:
+        return f"\n{self.nonce} begin\n".encode()
+
+    def end(self) -> bytes:
+        """What stands before the exit code."""
+        return f"\n{self.nonce} end ".encode()
+
+
+class Reader:
+    """Takes output as it comes; says what of it is the script's, and when it has ended."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._begin, self._end = frame.begin(), frame.end()
+        self._held = b""
+        self._has_begun = False
+        self.code: int | None = None
+        """The script's exit code, once its whole answer is here."""
+
+    @property
+    def has_begun(self) -> bool:
+        return self._has_begun
+
+    def add(self, new: bytes) -> bytes:
+        """The part of the answer that is certain by now: what might yet turn out to be the last line is held back."""
+        if self.code is not None:
+            return b""
+        self._held += new
+        if not self._has_begun:
+            _, found, rest = self._held.partition(self._begin)
+            if not found:
+                self._held = self._held[-len(self._begin) :]
+                return b""
+            self._has_begun, self._held = True, rest
+        body, found, tail = self._held.partition(self._end)
+        if found:
+            number, newline, _ = tail.partition(b"\n")
+            if not newline:
+                return b""
+            self.code, self._held = int(number), b""
+            return body
+        keep = next((n for n in range(len(self._end) - 1, 0, -1) if self._held.endswith(self._end[:n])), 0)
+        certain, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return certain
