@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 from dflashctl.transport.shell import Script
 
+NOISE_BYTES = 1024
+"""Of what a login shell printed, so much is kept to show."""
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -41,6 +44,10 @@ class Reader:
         self._has_begun = False
         self.code: int | None = None
         """The script's exit code, once its whole answer is here."""
+        self.num_noise_bytes = 0
+        """So much was printed before the answer, by a login shell that is not silent. Certain once it has begun."""
+        self.noise = b""
+        """The first of it."""
 
     @property
     def has_begun(self) -> bool:
@@ -52,10 +59,12 @@ class Reader:
             return b""
         self._held += new
         if not self._has_begun:
-            _, found, rest = self._held.partition(self._begin)
+            before, found, rest = self._held.partition(self._begin)
             if not found:
+                self._skip(self._held[: -len(self._begin)])
                 self._held = self._held[-len(self._begin) :]
                 return b""
+            self._skip(before)
             self._has_begun, self._held = True, rest
         body, found, tail = self._held.partition(self._end)
         if found:
@@ -67,3 +76,7 @@ class Reader:
         keep = next((n for n in range(len(self._end) - 1, 0, -1) if self._held.endswith(self._end[:n])), 0)
         certain, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         return certain
+
+    def _skip(self, noise: bytes) -> None:
+        self.num_noise_bytes += len(noise)
+        self.noise += noise[: NOISE_BYTES - len(self.noise)]

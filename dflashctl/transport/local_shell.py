@@ -50,7 +50,8 @@ class LocalShell:
         body = reader.add(out)
         if reader.code is None:
             raise LinkLost(f"{script.name} on {self._name} ended without an answer", host=self._name)
-        return Answer(reader.code, body, err.partition(frame.begin())[2][-ERR_BYTES:].decode("utf-8", "replace"))
+        told = err.partition(frame.begin())[2][-ERR_BYTES:].decode("utf-8", "replace")
+        return Answer(reader.code, body, told, num_noise_bytes=reader.num_noise_bytes, noise=reader.noise)
 
     def stream(self, script: Script, *, silence_s: float, timeout_s: float) -> Iterator[bytes]:
         frame = Frame()

@@ -55,6 +55,10 @@ class Answer:
     out: bytes
     err: str
     """The end of stderr: for people, never parsed."""
+    num_noise_bytes: int = 0
+    """Printed on stdout before the answer, by a login shell that is not silent."""
+    noise: bytes = b""
+    """The first of it: for people, never parsed."""
 
 
 class Shell(Protocol):
