@@ -1,6 +1,6 @@
 """YAML and `--set` to one tree of values, each with the place that it came from. Knows no schema."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,17 @@ class Tree:
 
     values: dict[str, Any]
     origins: dict[Key, str] = field(default_factory=dict)
+    name: str = "run.yaml"
+    """What such a file is called, where nobody wrote the key in question."""
+    takes_set: bool = True
+    """Whether `--set` reaches it wherever it is used."""
 
     def place_of(self, key: Key) -> str:
-        """The place of this key, or of the nearest one above it; `run.yaml` if nobody wrote either."""
+        """The place of this key, or of the nearest one above it; the file's usual name if nobody wrote either."""
         for length in range(len(key), 0, -1):
             if key[:length] in self.origins:
                 return self.origins[key[:length]]
-        return "run.yaml"
+        return self.name
 
     def origin_of(self, key: Key) -> str:
         """Where the value at this key comes from; `default` if nobody wrote it."""
@@ -61,9 +65,12 @@ def parse_set(text: str) -> Override:
     return Override(path.strip(), value, "--set")
 
 
-def load_tree(file: Path | None, overrides: tuple[Override, ...]) -> Tree:
+def load_tree(
+    file: Path | None, overrides: tuple[Override, ...], *, name: str = "run.yaml", takes_set: bool = True
+) -> Tree:
     """The file's values with the overrides on top, in order. Raises ConfigError."""
-    tree = Tree({}) if file is None else _read_yaml(file)
+    read = Tree({}) if file is None else _read_yaml(file)
+    tree = replace(read, name=name, takes_set=takes_set)
     for override in overrides:
         tree = with_override(tree, override)
     return tree
@@ -88,7 +95,7 @@ def _read_yaml(file: Path) -> Tree:
     if node is None:
         return Tree({})
     if not isinstance(node, yaml.MappingNode):
-        raise ConfigError(f"{file}:1: wanted sections (data:, train:, evaluate:), found {node.value!r}")
+        raise ConfigError(f"{file}:1: wanted sections (train:, hosts:, ...), found {node.value!r}")
     assert isinstance(values, dict)
     return Tree(values, origins)
 
@@ -125,7 +132,7 @@ def with_override(tree: Tree, override: Override) -> Tree:
     values = _replaced(tree.values, key, override)
     origins = {k: origin for k, origin in tree.origins.items() if k[: len(key)] != key}
     origins[key] = override.origin
-    return Tree(values, origins)
+    return replace(tree, values=values, origins=origins)
 
 
 def _replaced(values: dict[str, Any], key: Key, override: Override) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dflashctl.config.run import Resolved
+from dflashctl.config.schema import Resolved
 from dflashctl.facts.runs import RunState
 from dflashctl.stages.jobs import JobPlan
 from dflashctl.stages.train.plan import Figures, TrainPlan

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from dflashctl.artifacts import RunRef
-from dflashctl.config.run import Resolved
+from dflashctl.config.schema import Resolved
 from dflashctl.facts.runs import RunState
 from dflashctl.stages.jobs import Site, plan_job
 from dflashctl.stages.train.plan import Figures
