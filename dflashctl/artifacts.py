@@ -3,6 +3,7 @@
 import difflib
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from dflashctl.errors import ArtifactError, ConfigError
 from dflashctl.records import ServerRecord
 from dflashctl_remote.spec.data import DatasetInfo
 from dflashctl_remote.spec.errors import BundleError
-from dflashctl_remote.spec.manifest import MANIFEST_NAME, Manifest, read_manifest
+from dflashctl_remote.spec.manifest import MANIFEST_NAME, Manifest, parse_manifest, read_manifest
 from dflashctl_remote.spec.process import ProcessToken
 
+LOCAL = "local"
+"""The name of this machine among hosts."""
 DEFAULT_WORKDIR = Path("dflashctl-work")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -25,6 +28,8 @@ class RunRef:
 
     run_id: str
     folder: Path
+    """On the host."""
+    host: str = LOCAL
 
     @property
     def record_path(self) -> Path:
@@ -57,7 +62,8 @@ class RunRef:
 
     def command(self, verb: str) -> str:
         """What to type to do something with this run from here: `dflashctl train resume RUN`."""
-        return f"dflashctl train {verb} {self.run_id}{workdir_option(self.folder.parent.parent)}"
+        where = workdir_option(self.folder.parent.parent) if self.host == LOCAL else f" --host {self.host}"
+        return f"dflashctl train {verb} {self.run_id}{where}"
 
     def checkpoints(self) -> tuple["CheckpointRef", ...]:
         """The complete ones, oldest first."""
@@ -94,8 +100,15 @@ class DatasetRef:
 
     def info(self) -> DatasetInfo:
         """Raises ArtifactError if the folder is not a complete dataset."""
+        return self._info(lambda: read_manifest(self.folder, "dataset"))
+
+    def info_of(self, manifest: str) -> DatasetInfo:
+        """The same from the text of its manifest, wherever the folder lies."""
+        return self._info(lambda: parse_manifest(manifest, self.folder, "dataset"))
+
+    def _info(self, read: Callable[[], Manifest]) -> DatasetInfo:
         try:
-            return DatasetInfo.model_validate(read_manifest(self.folder, "dataset").about)
+            return DatasetInfo.model_validate(read().about)
         except BundleError as error:
             raise ArtifactError(error.message, hint=error.hint or "dflashctl data tokenize") from error
         except ValidationError as error:

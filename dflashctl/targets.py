@@ -21,12 +21,23 @@ def read_target_size(target: str) -> TargetSize:
     """From config.json of a Hugging Face folder, whose text part may be nested. Raises ConfigError."""
     path = Path(target) / "config.json"
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(
-            f"{target} is not a Hugging Face model folder: {path} cannot be read ({error.strerror})",
-            hint="give the folder that holds config.json and the weights",
-        ) from error
+        raise no_target(target, error.strerror or str(error)) from error
+    return target_size_of(text, path)
+
+
+def no_target(target: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"{target} is not a Hugging Face model folder: its config.json cannot be read ({reason})",
+        hint="give the folder that holds config.json and the weights",
+    )
+
+
+def target_size_of(content: str, path: Path) -> TargetSize:
+    """The same from the text of config.json, wherever it lies. Raises ConfigError."""
+    try:
+        raw = json.loads(content)
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {error}") from error
     text = raw.get("text_config", raw) if isinstance(raw, dict) else raw

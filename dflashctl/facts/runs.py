@@ -1,50 +1,21 @@
-"""How training runs do: from their own events, and whether their process is there. Changes nothing."""
+"""How the training runs of this machine do, read straight from their folders. Changes nothing."""
 
 import time
-from dataclasses import dataclass
-from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from dflashctl.artifacts import RunRef
 from dflashctl.errors import ArtifactError
+from dflashctl.facts.run_state import START_S, RunState, Seen, State, Told, judge
 from dflashctl.transport.base import Transport
-from dflashctl.transport.process import Presence
 from dflashctl.transport.tail import find_last_event, read_last_events
-from dflashctl_remote.spec.events import CheckpointSaved, Failed, Finished, Started, Step, Stopped
-from dflashctl_remote.spec.process import ProcessToken
+from dflashctl_remote.spec.process import ExitRecord
 from dflashctl_remote.spec.train import RunRecord
+
+__all__ = ["START_S", "RunState", "State", "is_running", "read_record", "state_if_readable", "state_of"]
 
 TAIL_BYTES = 512 * 1024
 """Some 700 steps; what happened before is looked for only if it must be, and then by its kind alone."""
-START_S = 120.0
-"""A start that was cut off before it wrote down its process is called ended after so long."""
-
-State = Literal[
-    "starting",
-    "running",
-    "finished",
-    "stopped",
-    "failed",
-    "ended without a word",
-    "lost to reboot",
-    "elsewhere",
-    "unreadable",
-]
-
-
-@dataclass(frozen=True)
-class RunState:
-    """What is known of a run, from its own events and whether its process is there."""
-
-    run: RunRef
-    state: State
-    last_event_at_s: float | None
-    last_step: Step | None
-    last_checkpoint: CheckpointSaved | None
-    pid: int | None
-    detail: str = ""
-    """Why it stopped or failed."""
 
 
 def read_record(run: RunRef) -> RunRecord:
@@ -59,20 +30,20 @@ def read_record(run: RunRef) -> RunRecord:
 
 
 def state_of(run: RunRef, transport: Transport, *, now_s: float | None = None) -> RunState:
-    """From the end of the run's events; a process that is gone without a last word is called so, never `failed`."""
-    token = run.token()
-    events = read_last_events(run.events_path, TAIL_BYTES)
-    seen = _Seen()
-    for event in events:
-        seen.add(event)
-    if events and seen.saved is None and any((run.folder / "checkpoints").glob("step-*")):
+    """From the end of the run's events, its process and its exit record. Raises ArtifactError."""
+    # The process first: what it says at its end is then not missed.
+    seen = _seen(run, transport)
+    told = Told(read_last_events(run.events_path, TAIL_BYTES))
+    if told.at_s is not None and told.saved is None and any((run.folder / "checkpoints").glob("step-*")):
         # A long way back: checkpoints are rare where steps are many.
-        seen.saved = find_last_event(run.events_path, "checkpoint")
-    if events and seen.started is None and token is None:
-        seen.started = find_last_event(run.events_path, "started")
-    state, detail = _judge(run, transport, token, seen, time.time() if now_s is None else now_s)
-    pid = token.pid if token else seen.started.pid if seen.started else None
-    return RunState(run, state, seen.at_s, seen.step, seen.saved, pid, detail)
+        told.saved = find_last_event(run.events_path, "checkpoint")
+    if told.at_s is not None and told.started is None and seen.token is None:
+        told.started = find_last_event(run.events_path, "started")
+    if seen.token is None and told.started is not None and told.end is None:
+        # No Linux, so no token: the pid and the command line must do.
+        if is_running(run, told.started.pid, transport):
+            return RunState(run, "running", told.at_s, told.step, told.saved, told.started.pid)
+    return judge(run, told, seen, time.time() if now_s is None else now_s)
 
 
 def state_if_readable(run: RunRef, transport: Transport, *, now_s: float | None = None) -> RunState:
@@ -88,59 +59,28 @@ def is_running(run: RunRef, pid: int, transport: Transport) -> bool:
     return transport.is_alive(pid, str(run.record_path))
 
 
-class _Seen:
-    """The last of each kind."""
-
-    def __init__(self) -> None:
-        self.started: Started | None = None
-        self.step: Step | None = None
-        self.saved: CheckpointSaved | None = None
-        self.end: Any = None
-        self.at_s: float | None = None
-
-    def add(self, event: Any) -> None:
-        self.at_s = event.at_s
-        match event:
-            case Started():
-                self.started, self.end = event, None
-            case Step():
-                self.step = event
-            case CheckpointSaved():
-                self.saved = event
-            case Finished() | Stopped() | Failed():
-                self.end = event
-
-
-def _judge(
-    run: RunRef, transport: Transport, token: ProcessToken | None, seen: _Seen, now_s: float
-) -> tuple[State, str]:
+def _seen(run: RunRef, transport: Transport) -> Seen:
+    token = run.token()
     presence = None if token is None else transport.presence(token)
-    if presence == "alive" and (seen.end is None or seen.end.at_s < run.token_path.stat().st_mtime):
-        # The last word, if there is one, is that of the process before, which this one resumed.
-        return ("starting" if seen.at_s is None else "running"), ""
-    match seen.end:
-        case Finished():
-            return "finished", ""
-        case Stopped() | Failed():
-            return ("stopped", seen.end.reason) if isinstance(seen.end, Stopped) else ("failed", seen.end.message)
-    if token is not None:
-        return _without_a_word(token, presence)
-    return _without_token(run, transport, seen, now_s)
+    end = None if presence is None else _exit(run)
+    living: tuple[int, ...] = ()
+    if token is not None and presence == "gone" and end is None:
+        living = tuple(sorted(member.pid for member in transport.family(token)))
+    return Seen(
+        token,
+        presence,
+        run.token_path.stat().st_mtime if token is not None else None,
+        end,
+        living,
+        run.record_path.stat().st_mtime if run.record_path.is_file() else None,
+    )
 
 
-def _without_token(run: RunRef, transport: Transport, seen: _Seen, now_s: float) -> tuple[State, str]:
-    if seen.started is not None:
-        if is_running(run, seen.started.pid, transport):
-            return "running", ""
-        return "ended without a word", f"process {seen.started.pid} is gone and wrote no last event"
-    if not run.record_path.is_file() or now_s - run.record_path.stat().st_mtime < START_S:
-        return "starting", ""
-    return "ended without a word", "no process of it was ever seen"
-
-
-def _without_a_word(token: ProcessToken, presence: Presence | None) -> tuple[State, str]:
-    if presence == "another boot":
-        return "lost to reboot", f"the machine was started anew, and process {token.pid} is gone with it"
-    if presence == "another namespace":
-        return "elsewhere", f"process {token.pid} is of another PID namespace than this one"
-    return "ended without a word", f"process {token.pid} is gone and wrote no last event"
+def _exit(run: RunRef) -> ExitRecord | None:
+    path = run.folder / "exit.json"
+    try:
+        return ExitRecord.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise ArtifactError(f"{path} cannot be read as the end of a run") from error

@@ -66,7 +66,12 @@ def read_last_events(path: Path, num_bytes: int) -> list[Any]:
     with path.open("rb") as file:
         file.seek(size_bytes - num_bytes)
         _, _, tail = file.read().partition(b"\n")
-    whole, _, _ = tail.rpartition(b"\n")
+    return parse_lines(tail, path)
+
+
+def parse_lines(content: bytes, path: Path) -> list[Any]:
+    """The events in a piece of a file that begins with a line; half a line at its end is left out."""
+    whole, _, _ = content.rpartition(b"\n")
     return [_parse(line, path) for line in whole.split(b"\n") if line.strip()]
 
 

@@ -60,9 +60,15 @@ def read_manifest(folder: Path, kind: Kind) -> Manifest:
             f"{folder} is not a complete {kind}: it has no {MANIFEST_NAME}, so it was never finished",
             hint="use an older complete one, or let the command that writes it run to its end",
         )
+    return parse_manifest(path.read_bytes(), folder, kind)
+
+
+def parse_manifest(content: bytes | str, folder: Path, kind: Kind) -> Manifest:
+    """What stood in a folder's manifest. Raises ArtifactCorrupt."""
     try:
-        manifest = Manifest.model_validate_json(path.read_bytes())
+        manifest = Manifest.model_validate_json(content)
     except ValidationError as error:
+        path = folder / MANIFEST_NAME
         raise ArtifactCorrupt(f"{path} cannot be read as a manifest: {error.errors()[0]['msg']}") from error
     if manifest.kind != kind:
         raise ArtifactCorrupt(f"{folder} holds a {manifest.kind}, wanted a {kind}")

@@ -1,4 +1,4 @@
-"""Who a process is, so that a signal can never reach another one that has its number by now."""
+"""Who a process is, so that a signal can never reach another one that has its number by now; and how one ended."""
 
 from dflashctl_remote.spec.base import Spec
 
@@ -18,3 +18,21 @@ class ProcessToken(Spec):
     uid: int
     marker: str
     """Value of the environment variable MARKER."""
+
+
+class ExitRecord(Spec):
+    """exit.json, which a supervisor writes last: how the job that it watched over ended."""
+
+    code: int
+    """As a shell has it: 128 + the signal's number for a job that a signal ended."""
+    signal: int | None
+    """If `code` is above 128; a job may have chosen such a code itself."""
+    at_s: float
+    """Unix time of the host."""
+    stop: bool
+    """Somebody had asked it to stop."""
+    restarts: int = 0
+    swept: tuple[int, ...] = ()
+    """Pids of children that the job left behind, which were ended."""
+    oom_kills: int | None = None
+    """Of its control group while it ran; None: not known."""

@@ -1,0 +1,26 @@
+# What a plan for a run must know of a host. bundle_question.sh and run_seen.sh stand before this.
+# Reads: workdir target dataset run_id, and what bundle_question reads.  Prints key=value lines.
+set -u
+at_home() {
+  case "$1" in "~") printf %s "$HOME";; "~/"*) printf %s "$HOME/${1#"~/"}";; *) printf %s "$1";; esac
+}
+tell_file() {
+  if [ -f "$2" ] && read_whole "$2" 2>/dev/null; then
+    printf '%s=%s\n' "$1" "$content"
+  elif [ -e "$2" ]; then
+    printf '%s_problem=%s\n' "$1" "it cannot be read by user $(id -un 2>/dev/null || id -u)"
+  else
+    printf '%s_problem=%s\n' "$1" "there is no such file"
+  fi
+}
+workdir=$(at_home "$workdir") target=$(at_home "$target") dataset=$(at_home "$dataset")
+printf 'workdir=%s\ntarget=%s\ndataset=%s\nnow=%s\n' "$workdir" "$target" "$dataset" "$(date +%s)"
+tell_file target_config "$target/config.json"
+tell_file dataset_manifest "$dataset/manifest.json"
+[ -d "$dataset" ] && echo dataset_is_folder=1
+[ -e "$workdir/runs/$run_id" ] && echo run_exists=1
+# The nearest folder above the work folder that is there says where it will lie.
+above=$workdir
+while [ ! -d "$above" ] && [ "$above" != / ] && [ -n "$above" ]; do above=${above%/*}; done
+printf 'free_kib=%s\n' "$(df -Pk "${above:-/}" 2>/dev/null | tail -n 1 | { read -r fs total used free rest; echo "$free"; })"
+bundle_question
