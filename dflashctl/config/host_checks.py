@@ -1,0 +1,166 @@
+"""What a hosts.yaml must hold to beyond the shape of its values: names that exist, ways that end, no secrets."""
+
+import ipaddress
+import re
+from collections.abc import Iterable
+
+from dflashctl.config.hosts import LOCAL, HostsFile, HostSpec
+from dflashctl.config.load import Key, Tree
+from dflashctl.config.schema import dotted, nearest
+from dflashctl.errors import ConfigError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""Of a host or server: it stands in commands, paths and tables."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+"""Capitals only, so that a pasted token is not taken for a name."""
+_ACCESS_KEY_ID = re.compile(r"(AKIA|ASIA)[A-Z0-9]{12,}")
+_HOLDS_SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|(API|ACCESS|SECRET|PRIVATE)_KEY|ACCESS_KEY_ID)$")
+_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s]+@")
+_REACHED_BY = ("ssh", "address", "port", "user", "via", "identity_file")
+
+
+def check_hosts(content: HostsFile, tree: Tree) -> None:
+    """Raises ConfigError with file, line and path of the first thing that cannot be."""
+    for name, host in content.hosts.items():
+        key = ("hosts", name)
+        _check_name(name, key, tree)
+        _check_reach(name, host, key, tree)
+        _check_paths(host, key, tree)
+        _check_secrets(host, key, tree)
+    _check_ways(content, tree)
+    _check_twins(content, tree)
+    _check_references(content, tree)
+    for name, endpoint in content.s3.items():
+        _refuse_password((endpoint.endpoint_url,), ("s3", name, "endpoint_url"), tree)
+        for field in ("access_key_variable", "secret_key_variable"):
+            _check_secret_name(getattr(endpoint, field), ("s3", name, field), tree)
+
+
+def _fail(tree: Tree, key: Key, said: str, hint: str) -> ConfigError:
+    return ConfigError(f"{tree.place_of(key)}: {dotted(key)}: {said}", hint=hint)
+
+
+def _check_name(name: str, key: Key, tree: Tree) -> None:
+    if not NAME.fullmatch(name):
+        raise _fail(tree, key, f"{name!r} cannot be a name", "letters, digits, dot, underscore and dash")
+
+
+def _check_reach(name: str, host: HostSpec, key: Key, tree: Tree) -> None:
+    given = [field for field in _REACHED_BY if getattr(host, field) is not None]
+    if name == LOCAL and given:
+        raise _fail(tree, (*key, given[0]), "local is this machine and is not reached", "give the host another name")
+    if host.ssh is not None and host.address is not None:
+        hint = "keep ssh for an alias in ssh_config, or address, port and user"
+        raise _fail(tree, (*key, "address"), "ssh and address exclude each other", hint)
+    for field in ("ssh", "address", "user", "via"):
+        value = getattr(host, field)
+        if value is not None and (not value or value.startswith("-") or not value.isprintable() or " " in value):
+            raise _fail(tree, (*key, field), f"{value!r} cannot be one", "a plain word, as ssh would take it")
+    if host.address is not None and not _is_address(host.address):
+        hint = f"user and port have keys of their own beside {dotted((*key, 'address'))}"
+        raise _fail(tree, (*key, "address"), f"wanted a name or address alone, found {host.address!r}", hint)
+
+
+def _is_address(text: str) -> bool:
+    if ":" not in text:
+        return not set(text) & set("@/")
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_paths(host: HostSpec, key: Key, tree: Tree) -> None:
+    if not host.workdir.startswith(("/", "~/")) or not host.workdir.strip("~/") or not host.workdir.isprintable():
+        hint = "for example ~/dflashctl-work or /data/dflashctl-work"
+        raise _fail(
+            tree, (*key, "workdir"), f"wanted a folder that is absolute or below ~/, found {host.workdir!r}", hint
+        )
+    for field in ("python", "uv"):
+        value = getattr(host, field)
+        if not value or ("/" in value and not value.startswith(("/", "~/"))) or not value.isprintable():
+            hint = f"for example {field}, or ~/ml-env/bin/{field}"
+            raise _fail(tree, (*key, field), f"wanted a name on PATH, or a path from / or ~/, found {value!r}", hint)
+
+
+def _check_secrets(host: HostSpec, key: Key, tree: Tree) -> None:
+    for index, name in enumerate(host.secrets):
+        _check_secret_name(name, (*key, "secrets", index), tree)
+    for name, value in host.variables.items():
+        at = (*key, "variables", name)
+        if not _VARIABLE.fullmatch(name):
+            raise _fail(tree, at, "cannot be a variable's name", "letters, digits and underscore, no digit first")
+        if _HOLDS_SECRET.search(name.upper()):
+            hint = f"write secrets: [{name}]; the value then comes from your own environment"
+            raise _fail(tree, at, "looks like a secret, and this file holds none", hint)
+        _refuse_password((value,), at, tree)
+    _refuse_password((*host.install_args, *(host.requirements or ())), (*key, "install_args"), tree)
+
+
+def _check_secret_name(name: str, key: Key, tree: Tree) -> None:
+    if not _SECRET_VARIABLE.fullmatch(name) or _ACCESS_KEY_ID.fullmatch(name):
+        said = f"wanted the name of an environment variable, found {len(name)} characters that are not shown"
+        raise _fail(tree, key, said, "a name in capitals, like HF_TOKEN; if a secret stood here, replace it")
+
+
+def _refuse_password(values: Iterable[str], key: Key, tree: Tree) -> None:
+    if any(_PASSWORD_IN_URL.search(value) for value in values):
+        raise _fail(tree, key, "an address holds a password", "name the variable that holds it under secrets:")
+
+
+def _check_ways(content: HostsFile, tree: Tree) -> None:
+    for name, host in content.hosts.items():
+        way, hop = [name], host.via
+        if hop == LOCAL:
+            raise _fail(tree, ("hosts", name, "via"), "local is where every way begins", "leave via out")
+        while hop in content.hosts:
+            if hop in way:
+                said = f"the way never ends: {' -> '.join([*way, hop])}"
+                raise _fail(tree, ("hosts", name, "via"), said, "leave out via at the host that is reached directly")
+            way.append(hop)
+            hop = content.hosts[hop].via
+
+
+def _check_twins(content: HostsFile, tree: Tree) -> None:
+    seen: dict[tuple[str | int | None, ...], str] = {}
+    for name, host in content.hosts.items():
+        if name == LOCAL:
+            continue
+        target = ("ssh", host.ssh or name) if host.address is None else ("address", host.address)
+        where = (*target, host.port or 22, host.user, host.via)
+        if where in seen:
+            said = f"{name} and {seen[where]} are the same machine: same address, port, user and way"
+            raise _fail(tree, ("hosts", name), said, "keep one, or give each the port of its own sshd")
+        seen[where] = name
+
+
+def _check_references(content: HostsFile, tree: Tree) -> None:
+    for index, pair in enumerate(content.relay.unreachable):
+        for end, name in enumerate(pair):
+            _check_exists(name, content, ("relay", "unreachable", index, end), tree)
+        if pair[0] == pair[1]:
+            raise _fail(tree, ("relay", "unreachable", index), f"{pair[0]} stands there twice", "name two hosts")
+        if LOCAL in pair:
+            said = "a host that this machine cannot reach is no use here"
+            raise _fail(tree, ("relay", "unreachable", index), said, "name two other hosts")
+    for field in ("source", "destination"):
+        if (named := getattr(content.relay, field)) is not None:
+            _check_exists(named, content, ("relay", field), tree)
+    for name, server in content.servers.items():
+        _check_name(name, ("servers", name), tree)
+        _check_exists(server.host, content, ("servers", name, "host"), tree)
+        if "name" in server.model_fields_set and server.name != name:
+            said = f"the server is called {name} already"
+            raise _fail(tree, ("servers", name, "name"), said, "leave name out")
+
+
+def _check_exists(name: str, content: HostsFile, key: Key, tree: Tree) -> None:
+    names = tuple(dict.fromkeys((*content.hosts, LOCAL)))
+    if name in names:
+        return
+    near = nearest(name, names)
+    raise _fail(
+        tree, key, f"no host is called {name}", f"did you mean {near}?" if near else f"known: {', '.join(names)}"
+    )

@@ -1,0 +1,224 @@
+from pathlib import Path
+
+import pytest
+
+from dflashctl.config.hosts import HostSpec
+from dflashctl.config.inventory import find_hosts_file, is_hosts_file, load_inventory, resolved_hosts
+from dflashctl.errors import ConfigError
+
+SAMPLE = Path(__file__).parents[3] / "hosts.yaml"
+
+
+@pytest.fixture
+def hosts_file(tmp_path):
+    def write(text):
+        file = tmp_path / "hosts.yaml"
+        file.write_text(text)
+        return file
+
+    return write
+
+
+def refused(file):
+    with pytest.raises(ConfigError) as caught:
+        load_inventory(file)
+    return f"{caught.value.message} | {caught.value.hint}".replace(f"{file.parent}/", "")
+
+
+def test_sample_loads_and_shows_the_five_kinds_of_host():
+    inventory = load_inventory(SAMPLE)
+    assert inventory.lookup("local").address is None
+    assert inventory.lookup("rented").port not in (None, 22)
+    assert inventory.jumps("spark-worker") == ("spark-head",)
+    assert inventory.lookup("kpro6").protected and inventory.lookup("kpro6").env == "uv"
+    assert inventory.cannot_reach("ct129") == ("kpro6",)
+    assert inventory.content.s3["archive"].addressing == "path"
+    assert inventory.content.servers["ct129"].name == "ct129"
+
+
+def test_sample_names_no_address_but_those_for_documentation():
+    addresses = [host.address for host in load_inventory(SAMPLE).content.hosts.values() if host.address]
+    assert addresses
+    assert all(address.startswith(("192.0.2.", "198.51.100.", "203.0.113.")) for address in addresses)
+
+
+def test_without_a_file_there_is_this_machine_alone():
+    inventory = load_inventory(None)
+    assert inventory.names == ("local",)
+    with pytest.raises(ConfigError, match=r"kpro6 is not known: there is no hosts\.yaml") as caught:
+        inventory.lookup("kpro6")
+    assert "--hosts FILE" in caught.value.hint
+
+
+def test_local_is_there_whether_the_file_names_it_or_not(hosts_file):
+    inventory = load_inventory(hosts_file("hosts: {a: }"))
+    assert inventory.names == ("local", "a")
+    assert inventory.lookup("a") == HostSpec()
+
+
+def test_unknown_host_gets_the_nearest_name(hosts_file):
+    with pytest.raises(ConfigError, match="host kpro is not in") as caught:
+        load_inventory(hosts_file("hosts: {kpro6: {}, ct129: {}}")).lookup("kpro")
+    assert caught.value.hint == "did you mean kpro6?"
+
+
+def test_option_wins_over_the_variable_and_the_variable_over_the_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DFLASHCTL_HOSTS", raising=False)
+    assert find_hosts_file(None) is None
+    (tmp_path / "hosts.yaml").write_text("")
+    assert find_hosts_file(None) == Path("hosts.yaml")
+    monkeypatch.setenv("DFLASHCTL_HOSTS", "/elsewhere/mine.yaml")
+    assert find_hosts_file(None) == Path("/elsewhere/mine.yaml")
+    assert find_hosts_file(Path("/given.yaml")) == Path("/given.yaml")
+
+
+def test_file_that_is_named_and_not_there_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot read .*nowhere\.yaml"):
+        load_inventory(tmp_path / "nowhere.yaml")
+
+
+def test_jumps_are_listed_in_the_order_they_are_taken(hosts_file):
+    inventory = load_inventory(hosts_file("hosts: {a: {via: b}, b: {via: c}, c: {via: bastion}}"))
+    assert inventory.jumps("a") == ("bastion", "c", "b")
+    assert inventory.jumps("local") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hosts:\n  a:\n    adress: x\n", "hosts.yaml:3: unknown key hosts.a.adress | did you mean hosts.a.address?"),
+        ("host: {}\n", "hosts.yaml:1: unknown key host | did you mean hosts?"),
+        ("hosts:\n  a:\n    port: 70000\n", "hosts.yaml:3: hosts.a.port: Input should be less than or equal to 65535"),
+        ("hosts:\n  a:\n    roles: [train, cook]\n", "hosts.yaml:3: hosts.a.roles.1: Input should be"),
+        ("s3:\n  x: {bucket: b}\n", "s3.x.endpoint_url is not set in hosts.yaml:2 | write it in hosts.yaml"),
+        ("hosts: [a, b]\n", "hosts.yaml:1: hosts: Input should be a valid dictionary"),
+    ],
+)
+def test_wrong_key_or_value_gives_file_line_path_and_the_nearest(hosts_file, text, said):
+    assert refused(hosts_file(text)).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: {via: a}", "hosts.yaml:1: hosts.a.via: the way never ends: a -> a"),
+        ("a: {via: b}, b: {via: c}, c: {via: a}", "hosts.yaml:1: hosts.a.via: the way never ends: a -> b -> c -> a"),
+        ("a: {via: b}, b: {via: c}, c: {via: b}", "the way never ends: a -> b -> c -> b"),
+        ("a: {via: local}", "local is where every way begins"),
+        ("a: {ssh: b, address: c}", "ssh and address exclude each other"),
+        ("a: {address: root@192.0.2.1}", "wanted a name or address alone, found 'root@192.0.2.1' | user and port have"),
+        ("a: {address: '192.0.2.1:22'}", "wanted a name or address alone"),
+        ("a: {address: -oProxyCommand=x}", "cannot be one"),
+        ("a: {user: ''}", "cannot be one"),
+        ("'a b': {}", "'a b' cannot be a name"),
+        ("-x: {}", "cannot be a name"),
+        ("local: {address: 192.0.2.1}", "hosts.local.address: local is this machine and is not reached"),
+        ("a: {workdir: work}", "wanted a folder that is absolute or below ~/, found 'work'"),
+        ("a: {workdir: /}", "wanted a folder"),
+        ("a: {workdir: ~other/work}", "wanted a folder"),
+        ("a: {python: bin/python3}", "wanted a name on PATH, or a path from / or ~/"),
+        ("a: {address: x}, b: {address: x, port: 22}", "b and a are the same machine"),
+        ("a: {}, b: {ssh: a}", "b and a are the same machine"),
+    ],
+)
+def test_host_that_cannot_be_is_refused(hosts_file, text, said):
+    assert said in refused(hosts_file(f"hosts: {{{text}}}"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: {address: x, port: 2201}, b: {address: x, port: 2202}",
+        "a: {address: x, user: root}, b: {address: x, user: train}",
+        "a: {address: 192.0.2.1, via: c}, b: {address: 192.0.2.1}, c: {}",
+        "a: {via: some-alias-of-ssh-config}",
+        "a: {address: '2001:db8::1'}",
+        'a: {workdir: /with "quotes" and spaces}',
+    ],
+)
+def test_host_that_can_be_is_not(hosts_file, text):
+    assert "a" in load_inventory(hosts_file(f"hosts: {{{text}}}")).names
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("relay: {unreachable: [[kpro6, ct192]]}", "hosts.yaml:2: relay.unreachable.0.1: no host is called ct192"),
+        ("relay: {unreachable: [[ct129, ct129]]}", "stands there twice"),
+        ("relay: {unreachable: [[local, ct129]]}", "no use here"),
+        ("relay: {unreachable: [[a]]}", "relay.unreachable.0.1 is not set in hosts.yaml:2"),
+        ("relay: {source: kpro}", "no host is called kpro | did you mean kpro6?"),
+        ("relay: {destination: zebra}", "no host is called zebra | known: kpro6, ct129, local"),
+        ("servers: {s: {host: ct12, target: t}}", "servers.s.host: no host is called ct12 | did you mean ct129?"),
+        ("servers: {s: {name: other, target: t}}", "the server is called s already"),
+    ],
+)
+def test_name_of_a_host_that_is_not_there_is_refused(hosts_file, text, said):
+    assert said in refused(hosts_file(f"hosts: {{kpro6: {{}}, ct129: {{}}}}\n{text}\n"))
+
+
+def test_engine_that_this_version_does_not_know_does_not_spoil_the_file(hosts_file):
+    inventory = load_inventory(hosts_file("servers: {s: {engine: of-tomorrow, target: t}}"))
+    assert inventory.content.servers["s"].engine == "of-tomorrow"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hosts: {a: {secrets: [hf_S3cr3tValue]}}",
+        "hosts: {a: {secrets: ['sk-S3cr3tValue']}}",
+        "hosts: {a: {secrets: hf_S3cr3tValue}}",
+        "hosts: {a: {secrets: {HF_TOKEN: hf_S3cr3tValue}}}",
+        "hosts: {a: {secrets: [AKIAS3CR3TVALUE00001]}}",
+        "hosts: {a: {variables: {HF_TOKEN: hf_S3cr3tValue}}}",
+        "hosts: {a: {variables: {WANDB_API_KEY: hf_S3cr3tValue}}}",
+        "hosts: {a: {variables: {PIP_INDEX_URL: 'https://me:S3cr3tValue@pip.example.org/simple'}}}",
+        "hosts: {a: {install_args: [--index-url, 'https://me:S3cr3tValue@pip.example.org/simple']}}",
+        "s3: {x: {endpoint_url: 'https://me:S3cr3tValue@s3.example.org', bucket: b}}",
+        "s3: {x: {endpoint_url: e, bucket: b, secret_key_variable: S3cr3tValue+/=}}",
+        "s3: {x: {endpoint_url: e, bucket: b, access_key_variable: AKIAS3CR3TVALUE00001}}",
+        "s3: {x: {endpoint_url: e, bucket: b, access_key_variable: [S3cr3tValue]}}",
+    ],
+)
+def test_secret_in_the_file_is_refused_and_never_repeated(hosts_file, text):
+    said = refused(hosts_file(text))
+    assert said.startswith("hosts.yaml:1: ")
+    assert "s3cr3tvalue" not in said.lower()
+
+
+def test_secret_in_the_file_is_not_in_the_chain_of_errors_either(hosts_file):
+    with pytest.raises(ConfigError) as caught:
+        load_inventory(hosts_file("hosts: {a: {secrets: hf_S3cr3tValue}}"))
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+
+
+def test_variable_that_only_sounds_like_a_secret_is_kept(hosts_file):
+    inventory = load_inventory(
+        hosts_file("hosts: {a: {variables: {TOKENIZERS_PARALLELISM: 'false', HF_TOKEN_PATH: /t}}}")
+    )
+    assert dict(inventory.lookup("a").variables) == {"TOKENIZERS_PARALLELISM": "false", "HF_TOKEN_PATH": "/t"}
+
+
+def test_resolved_values_tell_where_each_comes_from(hosts_file):
+    file = hosts_file("hosts:\n  a:\n    port: 2201\n")
+    values = {value.path: value for value in resolved_hosts(file)}
+    assert values["hosts.a.port"].origin == f"{file}:3"
+    assert values["hosts.a.workdir"].origin == "default"
+    assert values["hosts.local.workdir"].section == "hosts"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_hosts"),
+    [
+        ("hosts: {}", True),
+        ("servers: {}\ns3: {}", True),
+        ("host: {}", True),
+        ("train: {}", False),
+        ("trian: {}", False),
+        ("", False),
+        ("zebra: 1", False),
+    ],
+)
+def test_kind_of_a_file_shows_in_its_sections(hosts_file, text, is_hosts):
+    assert is_hosts_file(hosts_file(text)) is is_hosts
