@@ -1,6 +1,6 @@
 import os
 
-from dflashctl_remote.spec.bundle import bundle_root, bundle_sha, sha_of_bundle
+from dflashctl_remote.spec.bundle import SUFFIXES, bundle_root, bundle_sha, sha_of_bundle
 
 
 def make(root, **files):
@@ -34,3 +34,18 @@ def test_name_changes_with_a_byte_or_a_file_name(tmp_path):
 
 def test_name_of_the_running_bundle_is_a_sha256():
     assert len(bundle_sha()) == 64
+
+
+def test_a_script_counts_and_a_readme_does_not(tmp_path):
+    root = make(tmp_path, one="1")
+    before = sha_of_bundle(root)
+    (root / "dflashctl_remote" / "README.md").write_text("words")
+    assert sha_of_bundle(root) == before
+    (root / "dflashctl_remote" / "one.sh").write_text("exit 0")
+    assert sha_of_bundle(root) != before
+
+
+def test_the_package_holds_nothing_that_would_not_be_shipped():
+    package = bundle_root() / "dflashctl_remote"
+    kinds = {path.suffix for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert kinds <= {*SUFFIXES, ".md"}
