@@ -24,6 +24,7 @@ State = Literal[
     "lost to reboot",
     "elsewhere",
     "unreadable",
+    "unreachable",
 ]
 ACTIVE: tuple[State, ...] = ("starting", "running")
 

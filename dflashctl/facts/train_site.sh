@@ -5,8 +5,8 @@ at_home() {
   case "$1" in "~") printf %s "$HOME";; "~/"*) printf %s "$HOME/${1#"~/"}";; *) printf %s "$1";; esac
 }
 tell_file() {
-  if [ -f "$2" ] && read_whole "$2" 2>/dev/null; then
-    printf '%s=%s\n' "$1" "$content"
+  if [ -f "$2" ] && [ -r "$2" ]; then
+    printf '%s=%s\n' "$1" "$(tr '\n' ' ' <"$2")"
   elif [ -e "$2" ]; then
     printf '%s_problem=%s\n' "$1" "it cannot be read by user $(id -un 2>/dev/null || id -u)"
   else

@@ -1,11 +1,12 @@
 """Plans, runs, resolved values and manifests as tables."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dflashctl.artifacts import LOCAL
 from dflashctl.config.schema import Resolved
 from dflashctl.facts.runs import RunState
 from dflashctl.stages.jobs import JobPlan
@@ -14,7 +15,14 @@ from dflashctl.views.palette import ACCENT, BAD, CAUTION, GOOD, QUIET, binary, d
 from dflashctl_remote.spec.data import DatasetInfo
 from dflashctl_remote.spec.manifest import Manifest
 
-STATE_STYLE = {"running": GOOD, "finished": GOOD, "failed": BAD, "stopped": CAUTION, "starting": CAUTION}
+STATE_STYLE = {
+    "running": GOOD,
+    "finished": GOOD,
+    "failed": BAD,
+    "stopped": CAUTION,
+    "starting": CAUTION,
+    "unreachable": QUIET,
+}
 
 
 def job_plan(plan: JobPlan) -> RenderableType:
@@ -52,22 +60,31 @@ def training_figures(figures: Figures, num_steps: int) -> RenderableType:
     return grid
 
 
-def runs(states: Iterable[RunState], now_s: float) -> RenderableType:
+def runs(states: Iterable[RunState], now_s: Mapping[str, float]) -> RenderableType:
+    """`now_s`: what each host's own clock says, which the age of its events counts from."""
+    told = list(states)
+    has_hosts = any(state.run.host != LOCAL for state in told)
     table = Table(box=None, header_style=QUIET, padding=(0, 2))
-    for column in ("run", "state", "step", "loss", "accuracy", "checkpoint", "last event"):
+    columns = ("run", "state", "step", "loss", "accuracy", "checkpoint", "last event")
+    for column in ("host", *columns) if has_hosts else columns:
         table.add_column(column)
-    for state in states:
+    for state in told:
         step = state.last_step
-        age = "-" if state.last_event_at_s is None else f"{duration(now_s - state.last_event_at_s)} ago"
-        table.add_row(
-            state.run.run_id,
-            Text(state.state, style=STATE_STYLE.get(state.state, BAD)),
+        here = now_s.get(state.run.host)
+        age = "-"
+        if state.last_event_at_s is not None and here is not None:
+            age = f"{duration(max(0.0, here - state.last_event_at_s))} ago"
+        style = QUIET if state.state == "unreachable" else STATE_STYLE.get(state.state, BAD)
+        cells = (
+            Text(state.run.run_id),
+            Text(f"{state.state} ({state.detail})" if state.state == "unreachable" else state.state, style=style),
             f"{step.step:,}/{step.num_steps:,}" if step else "-",
             f"{step.loss:.3f}" if step else "-",
             percent(step.accuracy) if step else "-",
             f"step {state.last_checkpoint.step:,}" if state.last_checkpoint else "-",
             age,
         )
+        table.add_row(*((Text(state.run.host), *cells) if has_hosts else cells))
     return table
 
 

@@ -9,6 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from dflashctl.facts.host_stream import GpuUse
 from dflashctl.views.palette import (
     ACCENT,
     CAUTION,
@@ -40,6 +41,8 @@ class TrainingBoard:
         self._steps: list[Step] = []
         self._saved: CheckpointSaved | None = None
         self._notices: list[str] = []
+        self.gpus: tuple[GpuUse, ...] = ()
+        """As they were when last asked."""
         self.remark = ""
         self.until_s: float | None = None
         """When the remark ends, by the clock."""
@@ -94,6 +97,10 @@ class TrainingBoard:
             f"context tokens, r = {last.block_ratio:.2f} block tokens each",
         )
         grid.add_row("peak memory", binary(last.peak_memory_bytes), self._saved_text())
+        for queue in last.queues:
+            grid.add_row("queue", f"{queue.depth}/{queue.capacity}", Text(queue.name))
+        for gpu in self.gpus:
+            grid.add_row("gpu", _share(gpu.utilization_percent), Text(_gpu_text(gpu)))
         return Group(bar, grid)
 
     def _spark(self, values: list[float]) -> Text:
@@ -112,3 +119,18 @@ class TrainingBoard:
         pace_s = (last.at_s - recent[0].at_s) / (last.step - recent[0].step or 1)
         left_s = max(0.0, pace_s * (last.num_steps - last.step) - (self._clock() - last.at_s))
         return f"about {duration(left_s)} left"
+
+
+def _share(number: float | None) -> str:
+    return "not told" if number is None else f"{number:.0f} %"
+
+
+def _gpu_text(gpu: GpuUse) -> str:
+    parts = [gpu.name]
+    if gpu.used_bytes is not None and gpu.total_bytes is not None:
+        parts.append(f"{binary(gpu.used_bytes)} of {binary(gpu.total_bytes)}")
+    if gpu.power_w is not None:
+        parts.append(f"{gpu.power_w:.0f} W")
+    if gpu.temperature_c is not None:
+        parts.append(f"{gpu.temperature_c:.0f} C")
+    return ", ".join(parts)

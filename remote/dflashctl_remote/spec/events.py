@@ -32,6 +32,15 @@ class Progress(Event):
     unit: str
 
 
+class Queue(Spec):
+    """A bounded queue between two stages of the trainer."""
+
+    name: str
+    """What waits in it, for example `hidden states`."""
+    depth: int
+    capacity: int
+
+
 class Step(Event):
     """One optimizer step."""
 
@@ -56,6 +65,8 @@ class Step(Event):
     block_ratio: float
     """r: block tokens per context token; throughput means nothing without it."""
     peak_memory_bytes: int
+    queues: tuple[Queue, ...] = ()
+    """Empty where the stages take turns."""
 
 
 class CheckpointSaved(Event):

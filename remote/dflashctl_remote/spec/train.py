@@ -74,6 +74,8 @@ class TrainSpec(Spec):
     """auto: flex on a GPU, eager on a CPU."""
     num_threads: int | None = Field(default=None, gt=0)
     """CPU threads of torch; None: torch's own choice."""
+    protected: bool = False
+    """To stop or resume the run, its name must then be given once more: `--touch RUN`."""
 
 
 class RunRecord(Spec):

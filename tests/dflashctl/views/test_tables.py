@@ -34,7 +34,7 @@ def test_runs_show_state_and_the_age_of_the_last_word(text_of, step):
         RunState(run, "running", 100.0, step(9), saved, 7),
         RunState(RunRef("new", Path("/runs/new")), "starting", None, None, None, None),
     ]
-    lines = text_of(tables.runs(states, now_s=142.0)).splitlines()
+    lines = text_of(tables.runs(states, {"local": 142.0})).splitlines()
     assert lines[1].split() == ["mine", "running", "9/100", "0.889", "25.0", "%", "step", "7", "42", "s", "ago"]
     assert lines[2].split() == ["new", "starting", "-", "-", "-", "-", "-"]
 
