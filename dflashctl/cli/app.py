@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from dflashctl.cli import bench, config, data, deploy, evaluate, note, train
+from dflashctl.cli import bench, config, data, deploy, evaluate, hosts, note, train
 from dflashctl.cli.demo import demo
 from dflashctl.cli.guard import guarded
 from dflashctl.cli.status import status
@@ -17,6 +17,7 @@ app = typer.Typer(
     help="Train, evaluate, relay and serve your own DFlash speculative-decoding drafter.",
 )
 app.command("demo")(demo)
+app.add_typer(hosts.app, name="hosts")
 app.add_typer(data.app, name="data")
 app.add_typer(train.app, name="train")
 app.add_typer(evaluate.app, name="eval")

@@ -3,7 +3,7 @@
 import getpass
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from dflashctl.config.load import Override, parse_set
 from dflashctl.errors import ConfigError
 from dflashctl.stages.jobs import Site
 from dflashctl.transport.base import Transport
+
+if TYPE_CHECKING:
+    from dflashctl.config.inventory import Inventory
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout instead of text.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print exactly what would run and be written, and do nothing.")]
@@ -26,6 +29,14 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="One value of run.yaml, e.g. train.seed=1; repeatable."),
 ]
+HostsOption = Annotated[
+    Path | None,
+    typer.Option("--hosts", metavar="FILE", help="Default: what $DFLASHCTL_HOSTS names, else ./hosts.yaml."),
+]
+Touch = Annotated[
+    list[str] | None,
+    typer.Option("--touch", metavar="NAME", help="A protected host or run that this may touch; repeatable."),
+]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, from `train list`.")]
 
 
@@ -36,6 +47,13 @@ def transport_of(host: str) -> Transport:
     if host != LocalTransport.name:
         raise ConfigError(f"host {host} is not known: this version knows `local` only", hint="--host local")
     return LocalTransport()
+
+
+def inventory_of(hosts: Path | None) -> "Inventory":
+    """What --hosts, the environment or the folder names; `local` alone if none does. Raises ConfigError."""
+    from dflashctl.config.inventory import find_hosts_file, load_inventory
+
+    return load_inventory(find_hosts_file(hosts))
 
 
 def author() -> str:

@@ -1,0 +1,72 @@
+import json
+
+import pytest
+
+from dflashctl.cli.app import main
+
+FILE = """\
+hosts:
+  trainer:
+    address: 192.0.2.7
+    port: 2201
+    protected: true
+    roles: [train]
+  worker: {via: trainer}
+"""
+
+
+@pytest.fixture
+def hosts_file(tmp_path, monkeypatch):
+    monkeypatch.delenv("DFLASHCTL_HOSTS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "mine.yaml"
+    file.write_text(FILE)
+    return file
+
+
+def test_list_names_every_host_and_asks_nobody(hosts_file, capsys):
+    assert main(["hosts", "list", "--hosts", str(hosts_file)]) == 0
+    shown = capsys.readouterr().out
+    assert "192.0.2.7:2201" in shown
+    assert "worker of ssh_config via trainer" in " ".join(shown.split())
+
+
+def test_list_for_machines_is_one_document(hosts_file, capsys):
+    assert main(["hosts", "list", "--hosts", str(hosts_file), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["file"] == str(hosts_file)
+    assert [host["name"] for host in document["hosts"]] == ["local", "trainer", "worker"]
+    assert document["hosts"][1]["is_protected"] is True
+
+
+def test_list_takes_the_file_from_the_environment(hosts_file, capsys, monkeypatch):
+    monkeypatch.setenv("DFLASHCTL_HOSTS", str(hosts_file))
+    assert main(["hosts", "list"]) == 0
+    assert "trainer" in capsys.readouterr().out
+
+
+def test_list_without_a_file_says_so(hosts_file, capsys):
+    assert main(["hosts", "list"]) == 0
+    shown = capsys.readouterr()
+    assert "this machine" in shown.out
+    assert "there is no hosts.yaml here" in shown.err
+
+
+def test_wrong_key_in_the_file_is_a_sentence(hosts_file, capsys):
+    hosts_file.write_text("hosts:\n  a:\n    protect: true\n")
+    assert main(["hosts", "list", "--hosts", str(hosts_file)]) == 2
+    assert capsys.readouterr().err == (
+        f"dflashctl: {hosts_file}:3: unknown key hosts.a.protect\n  next: did you mean hosts.a.protected?\n"
+    )
+
+
+def test_config_check_knows_a_hosts_file_by_its_sections(hosts_file, capsys):
+    assert main(["config", "check", str(hosts_file)]) == 0
+    assert "is valid: hosts" in capsys.readouterr().out
+
+
+def test_config_show_tells_the_origin_of_each_value_of_a_hosts_file(hosts_file, capsys):
+    assert main(["config", "show", str(hosts_file), "--json"]) == 0
+    values = {value["path"]: value for value in json.loads(capsys.readouterr().out)}
+    assert values["hosts.trainer.port"]["origin"] == f"{hosts_file}:4"
+    assert values["hosts.trainer.env"]["origin"] == "default"
