@@ -1,0 +1,128 @@
+"""Processes as the kernel tells of them: ground truth beside the code under test, which has its own way of asking."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process. Numbers are the host's own; `outer_pid` is what this machine calls it."""
+
+    pid: int
+    outer_pid: int
+    parent: int
+    """0 if that is not on the host."""
+    outer_parent: int
+    session: int
+    uid: int
+    state: str
+    """One letter, as /proc has it. Z has ended."""
+    start_ticks: int
+    argv: tuple[str, ...]
+    environ: dict[str, str]
+
+
+def namespace_of(pid: int) -> int:
+    """Inode of the process's PID namespace. Raises OSError if it is gone."""
+    return (PROC / str(pid) / "ns/pid").stat().st_ino
+
+
+def in_namespace(inode: int) -> tuple[Process, ...]:
+    """All processes of a PID namespace, in the order of their numbers. Zombies are among them."""
+    return _with_inner_numbers([found for pid in _pids() if (found := _read(pid, inode)) is not None])
+
+
+def descendants(pid: int) -> tuple[Process, ...]:
+    """All processes below one of this machine's, itself not among them; their numbers are this machine's."""
+    parents = {found: stat[1] for found in _pids() if (stat := _stat(found)) is not None}
+    below, size = {pid}, 0
+    while len(below) > size:
+        size = len(below)
+        below |= {child for child, parent in parents.items() if parent in below}
+    return tuple(found for child in sorted(below - {pid}) if (found := _read(child, None)) is not None)
+
+
+def start_ticks(pid: int) -> int | None:
+    """None if there is no such process, or it has ended."""
+    stat = _stat(pid)
+    return None if stat is None or stat[0] in "ZX" else stat[3]
+
+
+def send(outer_pid: int, ticks: int, number: signal.Signals) -> bool:
+    """Signal the very process, None other; False if it is gone."""
+    try:
+        descriptor = os.pidfd_open(outer_pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if start_ticks(outer_pid) != ticks:
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir(PROC) if name.isdigit())
+
+
+def _stat(pid: int) -> tuple[str, int, int, int] | None:
+    """State, parent, session, start."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rindex(")") + 2 :].split()
+    return fields[0], int(fields[1]), int(fields[3]), int(fields[19])
+
+
+def _read(pid: int, inode: int | None) -> Process | None:
+    """None if it is gone, or not of that namespace; numbers still this machine's, but for `pid`."""
+    try:
+        if inode is not None and namespace_of(pid) != inode:
+            return None
+        status = dict(line.split(":", 1) for line in (PROC / str(pid) / "status").read_text().splitlines())
+        argv = (PROC / str(pid) / "cmdline").read_bytes()
+        environ = (PROC / str(pid) / "environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    stat = _stat(pid)
+    if stat is None:
+        return None
+    inner = int(status["NSpid"].split()[-1]) if inode is not None else pid
+    variables = (entry.partition("=") for entry in os.fsdecode(environ).split("\0") if "=" in entry)
+    return Process(
+        pid=inner,
+        outer_pid=pid,
+        parent=stat[1],
+        outer_parent=stat[1],
+        session=stat[2],
+        uid=int(status["Uid"].split()[1]),
+        state=stat[0],
+        start_ticks=stat[3],
+        argv=tuple(os.fsdecode(argv).removesuffix("\0").split("\0")),
+        environ={name: value for name, _, value in variables},
+    )
+
+
+def _with_inner_numbers(found: list[Process]) -> tuple[Process, ...]:
+    inner = {process.outer_pid: process.pid for process in found}
+    translated = [
+        Process(
+            **{
+                **vars(process),
+                "parent": inner.get(process.outer_parent, 0),
+                "session": inner.get(process.session, 0),
+            }
+        )
+        for process in found
+    ]
+    return tuple(sorted(translated, key=lambda process: process.pid))
