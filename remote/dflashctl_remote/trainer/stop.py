@@ -14,11 +14,15 @@ STOP_FILE = "stop.requested"
 
 
 class StopRequest:
-    """While open, signals are noted here. `exit_code`: 130 for a signal, 0 for the file."""
+    """While open, signals are noted here. `exit_code`: 130 for a signal, 0 for the file, whatever came beside it.
+
+    A supervisor that is told to stop a run finds the file first and then sends SIGTERM: the file says who wants it.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         self._path = run_dir / STOP_FILE
         self._signal: signal.Signals | None = None
+        self._was_taken = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -37,13 +41,14 @@ class StopRequest:
 
     @property
     def exit_code(self) -> int:
-        return 130 if self._signal is not None else 0
+        by_file = self._was_taken or self._path.exists()
+        return 0 if by_file and self._signal != signal.SIGINT else 130 if self._signal is not None else 0
 
     def reason(self) -> str:
         """Who asked, in words."""
         if self._signal == signal.SIGINT:
             return "interrupted (Ctrl-C)"
-        if self._signal == signal.SIGTERM:
+        if self._signal == signal.SIGTERM and not self._path.exists():
             return "terminated (SIGTERM)"
         try:
             who = json.loads(self._path.read_text(encoding="utf-8"))["who"]
@@ -53,6 +58,7 @@ class StopRequest:
 
     def take(self) -> None:
         """Remove the file, so that the same command resumes the run."""
+        self._was_taken = self._was_taken or self._path.exists()
         self._path.unlink(missing_ok=True)
 
     def _note(self, number: int, frame: FrameType | None) -> None:

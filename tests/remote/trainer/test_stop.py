@@ -54,3 +54,12 @@ def test_file_asks_too_and_says_who(tmp_path, text, reason):
         assert (stop.is_asked(), stop.reason(), stop.exit_code) == (True, reason, 0)
         stop.take()
         assert not stop.is_asked()
+
+
+def test_sigterm_that_follows_the_file_is_the_same_request(tmp_path):
+    with StopRequest(tmp_path) as stop:
+        (tmp_path / "stop.requested").write_text('{"who": "anna", "when_s": 3}')
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.reason() == "asked to stop by anna"
+        stop.take()
+        assert stop.exit_code == 0
