@@ -53,7 +53,7 @@ def put(run: Run, host: str, content: bytes, path: str, *, mode: int, timeout_s:
         script = Script("put", _APPEND, values, (("content", base64.b64encode(piece).decode("ascii")),))
         answer = run(script, timeout_s=timeout_s)
         if answer.code != 0:
-            raise JobFailed(f"{path} could not be written on {host}: {_reason(answer)}", host=host)
+            raise JobFailed(f"{path} could not be written on {host}: {reason(answer.code, answer.err)}", host=host)
 
 
 def get(run: Run, host: str, path: str, *, offset_bytes: int, limit_bytes: int, timeout_s: float) -> bytes:
@@ -61,7 +61,7 @@ def get(run: Run, host: str, path: str, *, offset_bytes: int, limit_bytes: int, 
     values = (("path", path), ("offset", str(offset_bytes)), ("limit", str(limit_bytes)))
     answer = run(Script("get", _READ, values), timeout_s=timeout_s)
     if answer.code != 0:
-        raise JobFailed(f"{path} could not be read on {host}: {_reason(answer)}", host=host)
+        raise JobFailed(f"{path} could not be read on {host}: {reason(answer.code, answer.err)}", host=host)
     return answer.out
 
 
@@ -70,6 +70,7 @@ def read_script(folder: Path, *names: str) -> str:
     return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
 
 
-def _reason(answer: Answer) -> str:
-    lines = answer.err.strip().splitlines()
-    return lines[-1] if lines else f"exit code {answer.code}"
+def reason(code: int, err: str) -> str:
+    """Why a script failed, in a word: the last line of its stderr, else its exit code."""
+    lines = err.strip().splitlines()
+    return lines[-1] if lines else f"exit code {code}"

@@ -11,6 +11,10 @@ from dflashctl.transport.shell import Script
 
 NOISE_BYTES = 1024
 """Of what a login shell printed, so much is kept to show."""
+ERR_BYTES = 16 * 1024
+"""Of a script's stderr, so much of the end is kept."""
+LAST = b")\nexit\n"
+"""The end of what is sent. Whatever comes before it is no complete command, and runs nothing."""
 
 
 @dataclass(frozen=True)
@@ -19,19 +23,19 @@ class Frame:
 
     def wrap(self, script: Script) -> bytes:
         """What goes to the standard input of `/bin/sh -s`."""
-        begin, end = f"\\n{self.nonce} begin\\n", f"\\n{self.nonce} end %s\\n"
+        begin, end = f"\\n{self.nonce} begin\\n", f"\\n{self.nonce} end "
         return (
             f"(printf '{begin}'; printf '{begin}' >&2\n"
-            # Its own subshell, so that an `exit` of it ends in the line below; and nothing of it reads this input.
+            # Its own subshell, so that an `exit` of it ends in the lines below; and nothing of it reads this input.
             f"(\n{script.source()}\n) </dev/null\n"
-            f"printf '{end}' \"$?\")\nexit\n"
-        ).encode()
+            f"set -- \"$?\"; printf '{end}' >&2; printf '{end}%s\\n' \"$1\"\n"
+        ).encode() + LAST
 
     def begin(self) -> bytes:
         return f"\n{self.nonce} begin\n".encode()
 
     def end(self) -> bytes:
-        """What stands before the exit code."""
+        """What stands before the exit code, and on stderr at the end."""
         return f"\n{self.nonce} end ".encode()
 
 
@@ -69,9 +73,9 @@ class Reader:
         body, found, tail = self._held.partition(self._end)
         if found:
             number, newline, _ = tail.partition(b"\n")
-            if not newline:
-                return b""
-            self.code, self._held = int(number), b""
+            if newline:
+                self.code, tail = int(number), b""
+            self._held = self._end + tail if self.code is None else b""
             return body
         keep = next((n for n in range(len(self._end) - 1, 0, -1) if self._held.endswith(self._end[:n])), 0)
         certain, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
@@ -80,3 +84,30 @@ class Reader:
     def _skip(self, noise: bytes) -> None:
         self.num_noise_bytes += len(noise)
         self.noise += noise[: NOISE_BYTES - len(self.noise)]
+
+
+class ErrTail:
+    """Takes stderr as it comes; keeps the end of what the script wrote."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._begin, self._end = frame.begin(), frame.end()
+        self._held = b""
+        self._has_begun = False
+        self.has_ended = False
+
+    def add(self, new: bytes) -> None:
+        if self.has_ended:
+            return
+        self._held += new
+        if not self._has_begun:
+            _, found, rest = self._held.partition(self._begin)
+            self._has_begun = bool(found)
+            self._held = rest if found else self._held[-len(self._begin) :]
+        if self._has_begun:
+            self._held, found, _ = self._held.partition(self._end)
+            self.has_ended = bool(found)
+            self._held = self._held[-ERR_BYTES - (0 if found else len(self._end)) :]
+
+    def text(self) -> str:
+        told = self._held if self._has_begun else b""
+        return told[-ERR_BYTES:].decode("utf-8", "replace")

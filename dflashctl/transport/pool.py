@@ -1,0 +1,76 @@
+"""Connections that are open, one for each way to a host; a jump host's is shared by those behind it."""
+
+import threading
+from concurrent.futures import Future, TimeoutError
+from typing import TYPE_CHECKING
+
+from dflashctl.errors import HostUnreachable
+from dflashctl.transport.ssh_config import Route
+
+if TYPE_CHECKING:
+    from dflashctl.transport.ssh_connection import Connection
+
+
+class Pool:
+    """May be used by several threads. Who asks for a connection that is being opened waits for that one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ways: dict[Route, Future[Connection]] = {}
+        self._is_closed = False
+
+    def connection(self, route: Route, host: str, timeout_s: float) -> "Connection":
+        """The open one, or a new one. Raises HostUnreachable, saying `host`."""
+        with self._lock:
+            future = self._ways.get(route)
+            if future is None or _is_useless(future):
+                future = self._ways[route] = Future()
+                opens = True
+            else:
+                opens = False
+        if opens:
+            # In a thread: names are looked up in calls that Ctrl-C does not end.
+            threading.Thread(
+                target=self._open, args=(route, host, timeout_s, future), name="ssh-connect", daemon=True
+            ).start()
+        try:
+            return future.result(timeout=max(0.0, timeout_s))
+        except TimeoutError as error:
+            raise HostUnreachable(
+                f"{host} cannot be reached: no connection within {timeout_s:.3g} s", host=host, hint=f"ssh -v {host}"
+            ) from error
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            futures, self._ways = list(self._ways.values()), {}
+        for future in reversed(futures):
+            if future.done() and future.exception() is None:
+                future.result().close()
+
+    def _open(self, route: Route, host: str, timeout_s: float, future: "Future[Connection]") -> None:
+        from dflashctl.transport.ssh_connection import connect
+
+        try:
+            under = self._jump(route, host, timeout_s) if len(route) > 1 else None
+            connection = connect(route[-1], under, host)
+        except Exception as error:  # noqa: BLE001 - handed to whoever asked
+            future.set_exception(error)
+            return
+        with self._lock:
+            is_wanted = not self._is_closed
+            future.set_result(connection)
+        if not is_wanted:
+            connection.close()
+
+    def _jump(self, route: Route, host: str, timeout_s: float) -> "Connection":
+        try:
+            return self.connection(route[:-1], route[-2].alias, timeout_s)
+        except HostUnreachable as error:
+            raise HostUnreachable(
+                f"{host} cannot be reached: its jump host {error.message}", host=host, hint=error.hint
+            ) from error
+
+
+def _is_useless(future: "Future[Connection]") -> bool:
+    return future.done() and (future.exception() is not None or not future.result().is_open)
