@@ -7,8 +7,8 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from sshlab.processes import Process, send
@@ -29,7 +29,9 @@ class Done:
     err: str
 
 
-def run(argv: Sequence[str], *, stdin: bytes = b"", env: dict[str, str], cwd: str | None = None, timeout_s: float):
+def run(
+    argv: Sequence[str], *, stdin: bytes = b"", env: dict[str, str], cwd: str | None = None, timeout_s: float
+) -> Done:
     """Run to the end of this one process: children that hold its output open are not waited for."""
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(stdin)
@@ -42,7 +44,7 @@ def run(argv: Sequence[str], *, stdin: bytes = b"", env: dict[str, str], cwd: st
         return Done(done.returncode, os.fsdecode(out.read()), os.fsdecode(err.read()))
 
 
-def wait_until(claim, what: str, timeout_s: float = 10.0) -> None:
+def wait_until(claim: Callable[[], object], what: str, timeout_s: float = 10.0) -> None:
     """Raises LabError if the claim does not come true in time."""
     end = time.monotonic() + timeout_s
     while not claim():
@@ -89,6 +91,10 @@ class Host(ABC):
         """
 
     @abstractmethod
+    def power_off(self) -> None:
+        """End all that runs there, at once."""
+
+    @abstractmethod
     def start_sshd(self) -> None: ...
 
     @property
@@ -97,7 +103,7 @@ class Host(ABC):
         """The one that listens; None if there is none."""
 
     @abstractmethod
-    def login_shell(self, shell: str, user: str | None = None):
+    def login_shell(self, shell: str, user: str | None = None) -> AbstractContextManager[None]:
         """Context: the user's login shell is this program."""
 
     def start(self, argv: Sequence[str], *, user: str | None = None, env: dict[str, str] | None = None) -> Process:

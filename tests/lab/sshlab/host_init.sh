@@ -88,4 +88,5 @@ echo "ready $pid $!"
 exec >/dev/null 2>&1
 while :; do
   wait || :
+  sleep 1000000 &
 done

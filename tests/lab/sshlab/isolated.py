@@ -43,6 +43,9 @@ class IsolatedHost(Host):
         self._keeper = keeper
         self._wire = wire
         self._boots = 0
+        self.init = 0
+        """PID 1 of the host, as this machine calls it."""
+        self._init_ticks = 0
 
     def boot(self, *, new_boot_id: bool = True) -> None:
         self.begin_boot(new_boot_id=new_boot_id)
@@ -64,16 +67,14 @@ class IsolatedHost(Host):
 
     def finish_boot(self) -> None:
         """Raises LabError with what the host printed, if it is not up in time."""
-        pid, sleeper = read_ready(self._outer, self._log)
-        self.init = pid
-        """PID 1 of the host, as this machine calls it."""
-        self._sleeper = sleeper
-        self._namespace = namespace_of(pid)
-        self._init_ticks = start_ticks(pid) or 0
+        self.init, self._sleeper = read_ready(self._outer, self._log)
+        self._namespace = namespace_of(self.init)
+        self._init_ticks = start_ticks(self.init) or 0
 
     def power_off(self) -> None:
         """SIGKILL its PID 1, and with it all of the host; disks stay."""
-        send(self.init, self._init_ticks, signal.SIGKILL)
+        if self.init:
+            send(self.init, self._init_ticks, signal.SIGKILL)
         self._outer.wait(timeout=START_S)
 
     def reboot(self, *, new_boot_id: bool = True) -> None:
@@ -128,7 +129,7 @@ class IsolatedHost(Host):
         argv = [
             *("nsenter", "-t", str(self.init), "-m", "-u", "-i", "-n", "-p", "-r", "-w"),
             *("-S", str(UIDS[user]), "-G", str(UIDS[user]), "--"),
-            *("/bin/sh", "-c", 'cd && exec "$@"', "sh", *inside),
+            *("/bin/sh", "-c", 'cd && unset OLDPWD && exec "$@"', "sh", *inside),
         ]
         given = stdin.encode() if isinstance(stdin, str) else stdin
         variables = {**CLEAN, "HOME": self.home(user), "USER": user, "LOGNAME": user, **(env or {})}

@@ -12,7 +12,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +23,6 @@ from sshlab.isolated import CLEAN, START_S, IsolatedHost, Wire, read_ready
 from sshlab.loopback import LoopbackHost
 from sshlab.operator_side import Operator
 
-Mode = Literal["namespaces", "loopback", "none"]
 Style = Literal["alias", "explicit"]
 HERE = Path(__file__).parent
 PREFIX = f"dflashctl-lab-{os.getuid()}-"
@@ -41,58 +39,6 @@ MaxStartups 200
 MaxSessions 200
 LogLevel VERBOSE
 """
-
-
-@dataclass(frozen=True)
-class Means:
-    """Which kind of lab this machine allows, and why no better one."""
-
-    mode: Mode
-    reason: str = ""
-
-    def __str__(self) -> str:
-        return f"lab: {self.mode}{': ' if self.reason else ''}{self.reason}"
-
-
-def means() -> Means:
-    """Tried, not guessed. DFLASHCTL_LAB=loopback or none asks for less than is allowed."""
-    asked = os.environ.get("DFLASHCTL_LAB", "")
-    missing = [name for name in ("sshd", "ssh", "ssh-keygen") if which(name) is None]
-    if missing or asked == "none":
-        return Means("none", f"no {', '.join(missing)}" if missing else "DFLASHCTL_LAB=none")
-    if asked == "loopback":
-        return Means("loopback", "DFLASHCTL_LAB=loopback")
-    missing = [name for name in ("unshare", "nsenter", "ip", "mount") if which(name) is None]
-    if missing:
-        return Means("loopback", f"no {', '.join(missing)}")
-    probe = """
-        mount -t tmpfs probe "$1" && mkdir "$1/upper" "$1/work" "$1/root" &&
-        mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root" &&
-        mount -t proc proc "$1/root/proc" && mount -t devpts -o newinstance devpts "$1/root/dev" &&
-        ip link add probe0 type veth peer name probe1 && [ -x "$1/root$2" ]
-    """
-    with tempfile.TemporaryDirectory(prefix="probe-") as folder:
-        argv = [
-            "unshare",
-            "--mount",
-            "--net",
-            "--pid",
-            "--fork",
-            "/bin/sh",
-            "-c",
-            probe,
-            "sh",
-            folder,
-            which("sshd") or "",
-        ]
-        done = run(argv, env=CLEAN, timeout_s=START_S)
-    if done.code:
-        return Means("loopback", f"no right to make namespaces ({done.err.strip().splitlines()[-1:]})")
-    return Means("namespaces")
-
-
-def which(program: str) -> str | None:
-    return shutil.which(program, path=CLEAN["PATH"])
 
 
 class Lab:
@@ -124,7 +70,10 @@ class Lab:
         for path in ["op/id_ed25519", *(f"keys/{name}" for name in NAMES)]:
             _make_key(self.folder / path)
         try:
-            self.hosts = self._isolated() if self.mode == "namespaces" else self._loopback()
+            if self.mode == "namespaces":
+                self._start_isolated()
+            else:
+                self._start_loopback()
             self.ssh_config = self.write_ssh_config(self.folder / "op")
         except BaseException:
             self.down()
@@ -133,16 +82,13 @@ class Lab:
 
     def down(self) -> None:
         """Leaves nothing: no process, no mount, no namespace, no file."""
-        for host in self.hosts.values():
-            if isinstance(host, LoopbackHost):
-                host.power_off()
         if self._keeper is not None:
-            # The hosts are in its PID namespace.
+            # The hosts are in its PID namespace, and end with it.
             assert self._keeper.stdin is not None
             self._keeper.stdin.close()
             self._keeper.wait(timeout=START_S)
-            for host in self.hosts.values():
-                host.power_off()
+        for host in self.hosts.values():
+            host.power_off()
         shutil.rmtree(self.folder)
         os.close(self._lock)
         self.hosts = {}
@@ -184,7 +130,6 @@ class Lab:
             lines += ["  ProxyJump jump"] if host.name == "kpro6" else []
         lines += ["Host *", f"  IdentityFile {self.identity_file}", "  IdentitiesOnly yes"]
         lines += [f"  UserKnownHostsFile {folder / 'known_hosts'}", "  GlobalKnownHostsFile /dev/null"]
-        lines += ["  BatchMode yes", "  ConnectTimeout 5"]
         path = folder / "ssh_config"
         path.write_text("\n".join(lines) + "\n")
         return path
@@ -226,7 +171,7 @@ class Lab:
         for host in self.hosts.values():
             host.end_jobs()
 
-    def _isolated(self) -> dict[str, Host]:
+    def _start_isolated(self) -> None:
         (self.folder / "sshd_config").write_text(
             f"{SSHD_CONFIG}Port 22\nPort 2222\nHostKey /etc/ssh/lab_host_key\nPidFile /run/sshd.pid\n"
             "Subsystem sftp internal-sftp\n"
@@ -253,21 +198,20 @@ class Lab:
             "ct129": Wire("198.18.2.2", 2222, "to-op", op, "to-ct129"),
             "kpro6": Wire("198.18.3.2", 22, "to-jump", jump, "to-kpro6"),
         }
-        hosts = {
-            name: IsolatedHost(name, self.folder, self._keeper_pid, wire, _public_key(self.folder / "keys" / name))
-            for name, wire in wires.items()
-        }
-        for host in hosts.values():
-            host.begin_boot()
-        for host in hosts.values():
+        hosts = []
+        for name, wire in wires.items():
+            key = _public_key(self.folder / "keys" / name)
+            hosts.append(IsolatedHost(name, self.folder, self._keeper_pid, wire, key))
+            hosts[-1].begin_boot()
+            self.hosts[name] = hosts[-1]
+        for host in hosts:
             host.finish_boot()
-        return dict(hosts)
 
-    def _loopback(self) -> dict[str, Host]:
-        hosts: dict[str, Host] = {}
+    def _start_loopback(self) -> None:
         for name in NAMES:
-            hosts[name] = LoopbackHost(name, self.folder, SSHD_CONFIG, _public_key(self.folder / "keys" / name))
-        return hosts
+            host = LoopbackHost(name, self.folder, _public_key(self.folder / "keys" / name))
+            self.hosts[name] = host
+            host.boot(SSHD_CONFIG)
 
 
 def remove_abandoned() -> None:

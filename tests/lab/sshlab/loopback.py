@@ -33,7 +33,7 @@ esac
 
 
 class LoopbackHost(Host):
-    def __init__(self, name: str, lab: Path, sshd_config: str, public_key: str) -> None:
+    def __init__(self, name: str, lab: Path, public_key: str) -> None:
         self.name = name
         self.address = "127.0.0.1"
         self.user = getpass.getuser()
@@ -42,6 +42,7 @@ class LoopbackHost(Host):
         self._home = self._folder / "home"
         self._home.mkdir(parents=True)
         (self._folder / "orders").mkdir()
+        self._lab = lab
         self._write_login(lab)
         # Its errors are the test's: they are shown as they come.
         self._keeper = subprocess.Popen(
@@ -50,10 +51,12 @@ class LoopbackHost(Host):
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
+
+    def boot(self, sshd_config: str) -> None:
         if os.getuid() == 0:
             # Where sshd drops its rights; made by the service where there is one.
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        self._find_port(lab, sshd_config)
+        self._find_port(sshd_config)
 
     def power_off(self) -> None:
         """End all that runs there."""
@@ -145,7 +148,7 @@ class LoopbackHost(Host):
         login.write_text(LOGIN.format(home=self._home, folder=self._folder, sftp=sftp))
         login.chmod(0o755)
 
-    def _find_port(self, lab: Path, sshd_config: str) -> None:
+    def _find_port(self, sshd_config: str) -> None:
         """A port that was free may be another's by the time that sshd wants it."""
         for attempt in range(ATTEMPTS):
             with socket.socket() as free:
@@ -153,7 +156,7 @@ class LoopbackHost(Host):
                 self.port = free.getsockname()[1]
             (self._folder / "sshd_config").write_text(
                 f"{sshd_config}Port {self.port}\nListenAddress 127.0.0.1\nStrictModes no\n"
-                f"HostKey {lab / 'keys' / self.name}\nPidFile {self._folder / 'sshd.pid'}\n"
+                f"HostKey {self._lab / 'keys' / self.name}\nPidFile {self._folder / 'sshd.pid'}\n"
                 f"AuthorizedKeysFile {self._folder / 'authorized_keys'}\nForceCommand {self._folder / 'login'}\n"
                 "Subsystem sftp internal-sftp\n"
             )

@@ -54,8 +54,9 @@ class Operator:
         return self.start([sys.executable, "-m", "dflashctl", *args], env=env)
 
     def ssh(self, host: str, *command: str, stdin: bytes | str = b"", timeout_s: float = 30.0) -> Done:
-        """The system's ssh client."""
-        return self.run(["ssh", "-F", str(self.ssh_config), host, *command], stdin=stdin, timeout_s=timeout_s)
+        """The system's ssh client. Options may come before the host: ssh("-l", "train", "ct129", "id")."""
+        argv = ["ssh", "-F", str(self.ssh_config), "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", host, *command]
+        return self.run(argv, stdin=stdin, timeout_s=timeout_s)
 
     def run(
         self,

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -34,7 +34,19 @@ def namespace_of(pid: int) -> int:
 
 def in_namespace(inode: int) -> tuple[Process, ...]:
     """All processes of a PID namespace, in the order of their numbers. Zombies are among them."""
-    return _with_inner_numbers([found for pid in _pids() if (found := _read(pid, inode)) is not None])
+    members, unsure = [], []
+    for pid in _pids():
+        try:
+            is_member = namespace_of(pid) == inode
+        except OSError:
+            # One that is ending, or has ended and is a zombie, need not tell any more; its parent does.
+            unsure.append(pid)
+            continue
+        if is_member and (found := _read(pid)) is not None:
+            members.append(found)
+    outer = {process.outer_pid for process in members}
+    ending = [found for pid in unsure if (found := _read(pid)) is not None and found.outer_parent in outer]
+    return _with_inner_numbers([*members, *ending])
 
 
 def descendants(pid: int) -> tuple[Process, ...]:
@@ -44,7 +56,7 @@ def descendants(pid: int) -> tuple[Process, ...]:
     while len(below) > size:
         size = len(below)
         below |= {child for child, parent in parents.items() if parent in below}
-    return tuple(found for child in sorted(below - {pid}) if (found := _read(child, None)) is not None)
+    return tuple(found for child in sorted(below - {pid}) if (found := _read(child)) is not None)
 
 
 def start_ticks(pid: int) -> int | None:
@@ -84,23 +96,19 @@ def _stat(pid: int) -> tuple[str, int, int, int] | None:
     return fields[0], int(fields[1]), int(fields[3]), int(fields[19])
 
 
-def _read(pid: int, inode: int | None) -> Process | None:
-    """None if it is gone, or not of that namespace; numbers still this machine's, but for `pid`."""
-    try:
-        if inode is not None and namespace_of(pid) != inode:
-            return None
-        status = dict(line.split(":", 1) for line in (PROC / str(pid) / "status").read_text().splitlines())
-        argv = (PROC / str(pid) / "cmdline").read_bytes()
-        environ = (PROC / str(pid) / "environ").read_bytes()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None
+def _read(pid: int) -> Process | None:
+    """None if it is gone. The parent's and the session's numbers are this machine's."""
     stat = _stat(pid)
+    try:
+        status = dict(line.split(":", 1) for line in (PROC / str(pid) / "status").read_text().splitlines())
+    except (FileNotFoundError, ProcessLookupError):
+        return None
     if stat is None:
         return None
-    inner = int(status["NSpid"].split()[-1]) if inode is not None else pid
+    argv, environ = _of_program(pid, "cmdline"), _of_program(pid, "environ")
     variables = (entry.partition("=") for entry in os.fsdecode(environ).split("\0") if "=" in entry)
     return Process(
-        pid=inner,
+        pid=int(status["NSpid"].split()[-1]),
         outer_pid=pid,
         parent=stat[1],
         outer_parent=stat[1],
@@ -113,16 +121,18 @@ def _read(pid: int, inode: int | None) -> Process | None:
     )
 
 
+def _of_program(pid: int, name: str) -> bytes:
+    """Nothing for a zombie, which has none any more, and for another user's."""
+    try:
+        return (PROC / str(pid) / name).read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return b""
+
+
 def _with_inner_numbers(found: list[Process]) -> tuple[Process, ...]:
     inner = {process.outer_pid: process.pid for process in found}
     translated = [
-        Process(
-            **{
-                **vars(process),
-                "parent": inner.get(process.outer_parent, 0),
-                "session": inner.get(process.session, 0),
-            }
-        )
+        replace(process, parent=inner.get(process.outer_parent, 0), session=inner.get(process.session, 0))
         for process in found
     ]
     return tuple(sorted(translated, key=lambda process: process.pid))
