@@ -10,10 +10,8 @@ from contextlib import contextmanager, suppress
 
 from dflashctl.errors import JobFailed, LinkLost
 from dflashctl.transport import files
-from dflashctl.transport.framing import Frame, Reader
+from dflashctl.transport.framing import ErrTail, Frame, Reader
 from dflashctl.transport.shell import RUN_S, Answer, Script
-
-ERR_BYTES = 16 * 1024
 
 
 class LocalShell:
@@ -50,8 +48,9 @@ class LocalShell:
         body = reader.add(out)
         if reader.code is None:
             raise LinkLost(f"{script.name} on {self._name} ended without an answer", host=self._name)
-        told = err.partition(frame.begin())[2][-ERR_BYTES:].decode("utf-8", "replace")
-        return Answer(reader.code, body, told, num_noise_bytes=reader.num_noise_bytes, noise=reader.noise)
+        tail = ErrTail(frame)
+        tail.add(err)
+        return Answer(reader.code, body, tail.text(), num_noise_bytes=reader.num_noise_bytes, noise=reader.noise)
 
     def stream(self, script: Script, *, silence_s: float, timeout_s: float) -> Iterator[bytes]:
         frame = Frame()
