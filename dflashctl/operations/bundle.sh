@@ -20,7 +20,7 @@ living_users() {
   for token in "${bundles%/bundles}"/runs/*/token.json; do
     run=${token%/token.json}
     p_read "$token" || continue
-    [ -f "$run/job.sh" ] && ! grep -qF "/bundles/$bundle_sha12/" "$run/job.sh" && continue
+    [ -f "$run/job.sh" ] && ! grep -qF "/bundles/$bundle_sha12" "$run/job.sh" && continue
     token_family "$p_content"
     case "$presence:$family" in "gone:" | "another boot:") ;; *) printf '%s\n' "$run" ;; esac
   done

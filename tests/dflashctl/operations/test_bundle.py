@@ -259,7 +259,7 @@ def run_of(workdir, tmp_path):
         folder = Path(workdir) / "runs" / "run a"
         folder.mkdir(parents=True)
         folder.joinpath("token.json").write_text(token_of(child.pid, "nonce").model_dump_json())
-        folder.joinpath("job.sh").write_text(f"PYTHONPATH='{bundle_root}/' exec python\n")
+        folder.joinpath("job.sh").write_text(f"PYTHONPATH='{bundle_root}' exec python\n")
         return child
 
     yield make
