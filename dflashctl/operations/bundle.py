@@ -177,7 +177,9 @@ def _failure(host: str, workdir: str, bundle: Bundle, answer: Answer) -> JobFail
     needed = bundle.num_bytes / 1e6
     free = told.get("free_kib", "")
     room = f"needs {needed:.1f} MB, {int(free) * 1024 / 1e6:.1f} MB free" if free else f"needs {needed:.1f} MB"
-    cause = {"not as sent": "what arrived there is not what was sent"}.get(why, reason(answer.code, answer.err))
+    # tar says last only that it failed.
+    said = reason(answer.code, answer.err.strip().partition("\n")[0])
+    cause = "what arrived there is not what was sent" if why == "not as sent" else said
     return JobFailed(f"{what} could not be put into {workdir}/bundles on {host} ({room}): {cause}", host=host)
 
 
