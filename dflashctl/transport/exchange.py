@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from dflashctl.errors import HostUnreachable, LinkLost
 from dflashctl.transport.framing import ErrTail, Frame, Reader
-from dflashctl.transport.shell import Script
-from dflashctl.transport.talk import Talk
+from dflashctl.transport.shell import Answer, Script
+from dflashctl.transport.talk import Broken, Talk
 
 if TYPE_CHECKING:
     from dflashctl.transport.ssh_connection import Connection
@@ -18,15 +18,21 @@ ERR_S = 0.5
 
 
 class Exchange:
-    """`output` gives what the script prints; when it has ended, `reader` has the exit code and `err` the stderr."""
+    """`output` gives what the script prints; once that has ended, `answer` has the rest."""
 
     def __init__(self, script: Script, host: str, connect: Callable[[float], "Connection"]) -> None:
         """`connect`: an open connection, within so many seconds."""
         frame = Frame()
         self._script, self._host, self._connect = script, host, connect
         self._sent = frame.wrap(script)
-        self.reader = Reader(frame)
-        self.err = ErrTail(frame)
+        self._reader = Reader(frame)
+        self._err = ErrTail(frame)
+
+    def answer(self, out: bytes) -> Answer:
+        """Once all of the output was taken."""
+        reader = self._reader
+        assert reader.code is not None
+        return Answer(reader.code, out, self._err.text(), num_noise_bytes=reader.num_noise_bytes, noise=reader.noise)
 
     def output(self, *, silence_s: float, timeout_s: float) -> Iterator[bytes]:
         """Raises HostUnreachable if the script cannot have run, LinkLost if it may have."""
@@ -45,40 +51,51 @@ class Exchange:
         yield from self._ask(self._connect(left_s), silence_s, deadline_s)
 
     def _ask(self, connection: "Connection", silence_s: float, deadline_s: float) -> Iterator[bytes]:
-        talk = Talk(connection, self._sent, deadline_s - time.monotonic())
+        asked_s = time.monotonic()
+        talk = Talk(connection, self._sent, deadline_s - asked_s)
         try:
-            while self.reader.code is None:
+            while self._reader.code is None:
                 piece = talk.get(min(silence_s, deadline_s - time.monotonic()))
                 if piece is None:
-                    reason = "its login shell ended" if connection.is_open else "the connection was closed"
-                    raise self._broken(talk, reason)
-                if body := self._take(piece[0], piece[1]):
+                    raise self._broken(talk, self._why_over(connection))
+                if body := self._take(*piece):
                     yield body
             self._finish_err(talk)
         except queue.Empty as error:
-            late = time.monotonic() >= deadline_s
-            raise self._broken(talk, "the time is over" if late else f"not a byte came for {silence_s:g} s") from error
-        except (HostUnreachable, GeneratorExit, KeyboardInterrupt):
-            raise
-        except Exception as error:
-            raise self._broken(talk, str(error) or type(error).__name__) from error
+            is_late = time.monotonic() >= deadline_s
+            # So that the next question need not find out again.
+            connection.close_if_silent_since(asked_s)
+            raise self._broken(
+                talk, "it took too long" if is_late else f"not a byte came for {silence_s:g} s"
+            ) from error
+        except Broken as error:
+            raise self._broken(talk, str(error)) from error
         finally:
             talk.abandon()
 
     def _take(self, where: str, new: bytes) -> bytes:
         if where == "err":
-            self.err.add(new)
+            self._err.add(new)
             return b""
-        return self.reader.add(new)
+        return self._reader.add(new)
 
     def _finish_err(self, talk: Talk) -> None:
         """It travels beside the answer and may come after it."""
         deadline_s = time.monotonic() + ERR_S
         try:
-            while not self.err.has_ended and (piece := talk.get(deadline_s - time.monotonic())) is not None:
+            while not self._err.has_ended and (piece := talk.get(deadline_s - time.monotonic())) is not None:
                 self._take(*piece)
         except queue.Empty:
             pass
+
+    def _why_over(self, connection: "Connection") -> str:
+        if not connection.is_open:
+            return "the connection was lost"
+        if self._reader.has_begun:
+            return "its shell was ended"
+        told = self._reader.before.decode("utf-8", "replace").strip().splitlines()
+        words = f", having said: {told[-1]}" if told else ""
+        return f"the login shell ended without an answer{words}; .bashrc or its like must not exit or redirect output"
 
     def _broken(self, talk: Talk, reason: str) -> HostUnreachable:
         name, host = self._script.name, self._host

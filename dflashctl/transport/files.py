@@ -1,10 +1,9 @@
 """Small files to and from a host, by scripts: they work wherever a script does, behind any login shell.
 
-For control, not for bulk: a megabyte takes about a second.
+For control, not for bulk: ten megabytes take about a second.
 """
 
 import base64
-import hashlib
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -15,30 +14,36 @@ from dflashctl.transport.shell import Answer, Script
 CHUNK_BYTES = 512 * 1024
 Run = Callable[..., Answer]
 
-_APPEND = """
+_PATH = """
+case "$path" in "~/"*) path=$HOME/${path#"~/"};; esac
+case "$path" in /*) ;; *) echo "the path is not absolute" >&2; exit 20;; esac
+[ -d "$path" ] && { echo "it is a folder" >&2; exit 21; }
+"""
+_APPEND = f"""
 set -u
 umask 077
-case "$path" in "~/"*) path=$HOME/${path#"~/"};; esac
+{_PATH}
 part=$path.$nonce.part
-[ "$offset" = 0 ] && { rm -f "$part"; : >"$part" || exit 21; }
-have=$(($(wc -c <"$part")))
-[ "$have" = "$offset" ] || { echo "it has $have bytes, wanted $offset" >&2; exit 22; }
-printf %s "$content" | base64 -d >>"$part" || { rm -f "$part"; exit 23; }
+if [ "$offset" = 0 ]; then : >"$part" || exit 22; fi
+have=$(($(wc -c <"$part"))) || exit 23
+[ "$have" = "$offset" ] || {{ rm -f "$part"; echo "$have bytes are there, not $offset" >&2; exit 24; }}
+printf %s "$content" | base64 -d >>"$part" || {{ rm -f "$part"; echo "no space left?" >&2; exit 25; }}
 [ -n "$total" ] || exit 0
 have=$(($(wc -c <"$part")))
-[ "$have" = "$total" ] || { rm -f "$part"; echo "it has $have bytes, wanted $total" >&2; exit 24; }
-chmod "$mode" "$part" && mv -f "$part" "$path" || { rm -f "$part"; exit 25; }
+[ "$have" = "$total" ] || {{ rm -f "$part"; echo "$have bytes were written, not $total" >&2; exit 26; }}
+chmod "$mode" "$part" && sync "$part" 2>/dev/null
+mv -f "$part" "$path" || {{ rm -f "$part"; exit 27; }}
 """
-_READ = """
-case "$path" in "~/"*) path=$HOME/${path#"~/"};; esac
-exec 3<"$path" || exit 21
+_READ = f"""
+{_PATH}
+exec 3<"$path" || exit 22
 tail -c +"$((offset + 1))" <&3 | head -c "$limit"
 """
 
 
 def put(run: Run, host: str, content: bytes, path: str, *, mode: int, timeout_s: float) -> None:
-    """Write a file aside in pieces, compare its size, rename it. Raises JobFailed, and what `run` raises."""
-    nonce = hashlib.sha256(content).hexdigest()[:8] + secrets.token_hex(4)
+    """Write a file whole: aside in pieces, compared by size, then renamed. Raises JobFailed, and what `run` raises."""
+    nonce = secrets.token_hex(8)
     for offset in range(0, max(1, len(content)), CHUNK_BYTES):
         piece = content[offset : offset + CHUNK_BYTES]
         is_last = offset + len(piece) >= len(content)
@@ -53,7 +58,7 @@ def put(run: Run, host: str, content: bytes, path: str, *, mode: int, timeout_s:
         script = Script("put", _APPEND, values, (("content", base64.b64encode(piece).decode("ascii")),))
         answer = run(script, timeout_s=timeout_s)
         if answer.code != 0:
-            raise JobFailed(f"{path} could not be written on {host}: {reason(answer.code, answer.err)}", host=host)
+            raise JobFailed(f"{path} could not be written on {host}: {reason(answer)}", host=host)
 
 
 def get(run: Run, host: str, path: str, *, offset_bytes: int, limit_bytes: int, timeout_s: float) -> bytes:
@@ -61,7 +66,7 @@ def get(run: Run, host: str, path: str, *, offset_bytes: int, limit_bytes: int, 
     values = (("path", path), ("offset", str(offset_bytes)), ("limit", str(limit_bytes)))
     answer = run(Script("get", _READ, values), timeout_s=timeout_s)
     if answer.code != 0:
-        raise JobFailed(f"{path} could not be read on {host}: {reason(answer.code, answer.err)}", host=host)
+        raise JobFailed(f"{path} could not be read on {host}: {reason(answer)}", host=host)
     return answer.out
 
 
@@ -70,7 +75,7 @@ def read_script(folder: Path, *names: str) -> str:
     return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
 
 
-def reason(code: int, err: str) -> str:
+def reason(answer: Answer) -> str:
     """Why a script failed, in a word: the last line of its stderr, else its exit code."""
-    lines = err.strip().splitlines()
-    return lines[-1] if lines else f"exit code {code}"
+    lines = answer.err.strip().splitlines()
+    return lines[-1] if lines else f"exit code {answer.code}"

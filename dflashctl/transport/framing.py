@@ -57,6 +57,11 @@ class Reader:
     def has_begun(self) -> bool:
         return self._has_begun
 
+    @property
+    def before(self) -> bytes:
+        """As `noise`, also while it is not certain yet."""
+        return self.noise if self._has_begun else (self.noise + self._held)[:NOISE_BYTES]
+
     def add(self, new: bytes) -> bytes:
         """The part of the answer that is certain by now: what might yet turn out to be the last line is held back."""
         if self.code is not None:

@@ -49,11 +49,8 @@ class Pool:
                 future.result().close()
 
     def _open(self, route: Route, host: str, timeout_s: float, future: "Future[Connection]") -> None:
-        from dflashctl.transport.ssh_connection import connect
-
         try:
-            under = self._jump(route, host, timeout_s) if len(route) > 1 else None
-            connection = connect(route[-1], under, host)
+            connection = self._reach(route, host, timeout_s)
         except Exception as error:  # noqa: BLE001 - handed to whoever asked
             future.set_exception(error)
             return
@@ -62,6 +59,20 @@ class Pool:
             future.set_result(connection)
         if not is_wanted:
             connection.close()
+
+    def _reach(self, route: Route, host: str, timeout_s: float) -> "Connection":
+        from dflashctl.transport.ssh_connection import connect
+
+        if len(route) == 1:
+            return connect(route[0], None, host)
+        jump = self._jump(route, host, timeout_s)
+        try:
+            return connect(route[-1], jump, host)
+        except HostUnreachable:
+            if jump.is_open:
+                raise
+        # The one to the jump host had died unnoticed.
+        return connect(route[-1], self._jump(route, host, timeout_s), host)
 
     def _jump(self, route: Route, host: str, timeout_s: float) -> "Connection":
         try:

@@ -7,7 +7,7 @@ import base64
 import binascii
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +55,7 @@ class Keys:
         self._hop = hop
         self.refusals: list[str] = []
 
-    def candidates(self) -> Iterator[Candidate]:
+    def candidates(self) -> Generator[Candidate, None, None]:
         """First the agent's that a file names, then its others, then those of files alone."""
         agent = Agent(self._hop.agent)
         try:

@@ -50,19 +50,14 @@ class SshShell:
 
     def run(self, script: Script, *, timeout_s: float = RUN_S) -> Answer:
         exchange = Exchange(script, self._name, self._connection)
-        out = b"".join(exchange.output(silence_s=timeout_s, timeout_s=timeout_s))
-        reader = exchange.reader
-        assert reader.code is not None
-        return Answer(reader.code, out, exchange.err.text(), num_noise_bytes=reader.num_noise_bytes, noise=reader.noise)
+        return exchange.answer(b"".join(exchange.output(silence_s=timeout_s, timeout_s=timeout_s)))
 
     def stream(self, script: Script, *, silence_s: float, timeout_s: float) -> Iterator[bytes]:
         exchange = Exchange(script, self._name, self._connection)
         yield from exchange.output(silence_s=silence_s, timeout_s=timeout_s)
-        code = exchange.reader.code
-        assert code is not None
-        if code != 0:
-            reason = files.reason(code, exchange.err.text())
-            raise JobFailed(f"{script.name} on {self._name} failed: {reason}", host=self._name)
+        answer = exchange.answer(b"")
+        if answer.code != 0:
+            raise JobFailed(f"{script.name} on {self._name} failed: {files.reason(answer)}", host=self._name)
 
     def put(self, content: bytes, path: str, *, mode: int = 0o600, timeout_s: float = RUN_S) -> None:
         files.put(self.run, self._name, content, path, mode=mode, timeout_s=timeout_s)

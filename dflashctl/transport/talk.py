@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Literal
 
 from dflashctl.transport.framing import LAST
+from dflashctl.transport.unreachable import said
 
 if TYPE_CHECKING:
     from paramiko import Channel
@@ -23,6 +24,10 @@ FULL_S = 0.02
 Piece = tuple[Literal["out", "err"], bytes]
 
 
+class Broken(Exception):
+    """The talk did not come to an end, for a reason in words."""
+
+
 class Talk:
     """`get` gives the output piece by piece; `abandon` says that nobody wants the rest."""
 
@@ -36,7 +41,7 @@ class Talk:
         threading.Thread(target=self._talk, args=(connection, sent, timeout_s), name="ssh-talk", daemon=True).start()
 
     def get(self, timeout_s: float) -> Piece | None:
-        """None once there is no more. Raises queue.Empty, and whatever ended the talk."""
+        """None once there is no more. Raises queue.Empty and Broken."""
         piece = self._pieces.get(timeout=max(0.0, timeout_s))
         if isinstance(piece, Exception):
             raise piece
@@ -49,12 +54,16 @@ class Talk:
             return self._may_have_run
 
     def _talk(self, connection: "Connection", sent: bytes, timeout_s: float) -> None:
+        from paramiko import SSHException
+
         end: Exception | None = None
         try:
             with connection.session(timeout_s) as channel:
                 channel.exec_command(COMMAND)
                 self._pump(channel, sent)
-        except Exception as error:  # noqa: BLE001 - handed to whoever asked
+        except (SSHException, OSError, EOFError) as error:
+            end = Broken(said(error))
+        except Exception as error:  # noqa: BLE001 - a bug, raised where the answer is awaited
             end = error
         self._put(end)
 
