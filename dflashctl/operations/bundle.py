@@ -136,7 +136,7 @@ def _ask(shell: Shell, workdir: str, bundle: Bundle) -> BundleState:
     state = read_bundle(answer)
     if state is None:
         raise JobFailed(
-            f"{shell.name} was asked for the bundle and said nothing of use: {reason(answer.code, answer.err)}",
+            f"{shell.name} was asked for the bundle and said nothing of use: {reason(answer)}",
             host=shell.name,
         )
     return state
@@ -178,7 +178,7 @@ def _failure(host: str, workdir: str, bundle: Bundle, answer: Answer) -> JobFail
     free = told.get("free_kib", "")
     room = f"needs {needed:.1f} MB, {int(free) * 1024 / 1e6:.1f} MB free" if free else f"needs {needed:.1f} MB"
     # tar says last only that it failed.
-    said = reason(answer.code, answer.err.strip().partition("\n")[0])
+    said = answer.err.strip().partition("\n")[0] or reason(answer)
     cause = "what arrived there is not what was sent" if why == "not as sent" else said
     return JobFailed(f"{what} could not be put into {workdir}/bundles on {host} ({room}): {cause}", host=host)
 
