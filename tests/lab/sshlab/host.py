@@ -110,16 +110,11 @@ class Host(ABC):
         """Start a process that nobody on the host waits for, in a session of its own; it has done its exec."""
         text = 'setsid "$@" </dev/null >/dev/null 2>&1 & echo $!'
         pid = int(self.exec(["/bin/sh", "-c", text, "sh", *argv], user=user, env=env).out)
-        found: list[Process] = []
-
-        def is_there() -> bool:
-            found[:] = [process for process in self.processes() if process.pid == pid]
-            return not found or (found[0].argv[-len(argv) + 1 :] == tuple(argv[1:]) and found[0].session == pid)
-
-        wait_until(is_there, f"{self.name}: {argv[0]} did not start")
-        if not found:
+        wait_until(lambda: self._has_begun(pid, argv), f"{self.name}: {argv[0]} did not start")
+        process = self.process(pid)
+        if process is None:
             raise LabError(f"{self.name}: {argv[0]} ended at once")
-        return found[0]
+        return process
 
     def process(self, pid: int) -> Process | None:
         return next((process for process in self.processes() if process.pid == pid), None)
@@ -169,6 +164,9 @@ class Host(ABC):
     def exists(self, path: str) -> bool:
         return self.exec(["test", "-e", path], check=False).code == 0
 
+    def has(self, program: str) -> bool:
+        return self.exec(["/bin/sh", "-c", 'command -v "$1"', "sh", program], check=False).code == 0
+
     def below_sshd(self) -> tuple[Process, ...]:
         """The processes of whoever is logged in."""
         sshd = self.sshd
@@ -217,6 +215,15 @@ class Host(ABC):
             yield
         finally:
             self.exec(["rm", "-f", path])
+
+    def _has_begun(self, pid: int, argv: Sequence[str]) -> bool:
+        """Or has ended. A script's interpreter comes before its argv."""
+        process = self.process(pid)
+        if process is None:
+            return True
+        num_before = len(process.argv) - len(argv)
+        is_execed = num_before >= 0 and process.argv[num_before + 1 :] == tuple(argv[1:])
+        return is_execed and process.session == pid and process.argv[0] != "setsid"
 
 
 def _below(processes: tuple[Process, ...], above: set[int]) -> Iterator[Process]:

@@ -75,7 +75,10 @@ umount -l /.old
 rmdir /.old
 
 mkdir -p /run/sshd
-/usr/sbin/sshd -f /etc/ssh/lab_sshd_config -E /var/log/lab-sshd.log
+/usr/sbin/sshd -f /etc/ssh/lab_sshd_config -E /var/log/lab-sshd.log || {
+  cat /var/log/lab-sshd.log >&2
+  exit 1
+}
 tries=0
 until [ -s /run/sshd.pid ]; do
   tries=$((tries + 1))

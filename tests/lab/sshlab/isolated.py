@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +76,8 @@ class IsolatedHost(Host):
         if self.init:
             send(self.init, self._init_ticks, signal.SIGKILL)
         self._outer.wait(timeout=START_S)
+        assert self._outer.stdout is not None
+        self._outer.stdout.close()
 
     def reboot(self, *, new_boot_id: bool = True) -> None:
         """With the same disks; /run is empty. A container that is restarted keeps its machine's boot id."""
@@ -230,11 +232,8 @@ class IsolatedHost(Host):
     def recycle_pid(self, pid: int, argv: Sequence[str], *, user: str | None = None) -> Process:
         """Start a process whose number is that of one that is gone. Raises LabError if it can't be had."""
         words = " ".join(shlex.quote(word) for word in argv)
-        start = (
-            "setsid"
-            if user in (None, "root")
-            else f"setsid setpriv --reuid={UIDS[user]} --regid={UIDS[user]} --clear-groups"
-        )
+        uid = UIDS[user or self.user]
+        start = f"setsid setpriv --reuid={uid} --regid={uid} --clear-groups"
         text = f"""
             for attempt in 1 2 3 4 5 6 7 8 9 10; do
               echo {pid - 1} >/proc/sys/kernel/ns_last_pid || exit 3
@@ -246,7 +245,7 @@ class IsolatedHost(Host):
             exit 4
         """
         self.exec(text)
-        wait_until(lambda: self._has_exec(pid, tuple(argv)), f"{self.name}: no process {pid} {argv}")
+        wait_until(lambda: self._has_begun(pid, argv), f"{self.name}: no process {pid} {argv}")
         process = self.process(pid)
         if process is None:
             raise LabError(f"{self.name}: {argv[0]} ended at once")
@@ -270,15 +269,13 @@ class IsolatedHost(Host):
                 carrier.stdin.close()
                 carrier.wait(timeout=START_S)
 
-    def _has_exec(self, pid: int, argv: tuple[str, ...]) -> bool:
-        process = self.process(pid)
-        return process is None or process.argv == argv
-
     @contextmanager
     def _mounted(self, path: str) -> Iterator[None]:
-        with ExitStack() as stack:
-            stack.callback(lambda: self.exec(["umount", "-l", path]))
+        try:
             yield
+        finally:
+            # Gone already, if the host was rebooted meanwhile.
+            self.exec(["umount", "-l", path], check=False)
 
 
 def read_ready(process: subprocess.Popen[bytes], log: Path) -> tuple[int, int]:

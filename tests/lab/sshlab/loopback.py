@@ -92,7 +92,8 @@ class LoopbackHost(Host):
         (self._folder / "sshd.pid").unlink(missing_ok=True)
         log = self._folder / "sshd.log"
         argv = ["/usr/sbin/sshd", "-D", "-f", str(self._folder / "sshd_config"), "-E", str(log)]
-        code = self._order(argv, self._folder / "orders", {"PATH": PATH})
+        # A folder of its own: the one before may be waited for only now.
+        code = self._order(argv, Path(tempfile.mkdtemp(dir=self._folder / "orders")), {"PATH": PATH})
         wait_until(lambda: self.sshd is not None or code.exists(), f"{self.name}: sshd did not start")
         if self.sshd is None:
             raise LabError(f"{self.name}: sshd did not start: {log.read_text().strip()}")
@@ -133,7 +134,6 @@ class LoopbackHost(Host):
         """Have a command run below the keeper. Returns the file that its exit code will be in."""
         (folder / "stdin").touch()
         code = folder / "code"
-        code.unlink(missing_ok=True)
         files = {part: str(folder / part) for part in ("stdin", "out", "err", "code")}
         assert self._keeper.stdin is not None
         self._keeper.stdin.write(json.dumps({"argv": argv, "env": env, "cwd": self.home(), **files}).encode() + b"\n")

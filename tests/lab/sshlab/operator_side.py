@@ -53,10 +53,22 @@ class Operator:
         """The same, running on: its pid is the command's own, output in pipes. The fixture ends what is left."""
         return self.start([sys.executable, "-m", "dflashctl", *args], env=env)
 
-    def ssh(self, host: str, *command: str, stdin: bytes | str = b"", timeout_s: float = 30.0) -> Done:
-        """The system's ssh client. Options may come before the host: ssh("-l", "train", "ct129", "id")."""
-        argv = ["ssh", "-F", str(self.ssh_config), "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", host, *command]
+    def ssh(
+        self,
+        host: str,
+        *command: str,
+        options: Sequence[str] = (),
+        stdin: bytes | str = b"",
+        timeout_s: float = 30.0,
+    ) -> Done:
+        """The system's ssh client."""
+        argv = [*self.ssh_argv(host, options), *command]
         return self.run(argv, stdin=stdin, timeout_s=timeout_s)
+
+    def ssh_argv(self, host: str, options: Sequence[str] = ()) -> list[str]:
+        """A command for the host may follow. It asks nobody, and gives up after 5 s."""
+        usual = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
+        return ["ssh", "-F", str(self.ssh_config), *options, *usual, host]
 
     def run(
         self,

@@ -116,7 +116,7 @@ def _read(pid: int) -> Process | None:
         uid=int(status["Uid"].split()[1]),
         state=stat[0],
         start_ticks=stat[3],
-        argv=tuple(os.fsdecode(argv).removesuffix("\0").split("\0")),
+        argv=tuple(os.fsdecode(argv).removesuffix("\0").split("\0")) if argv else (),
         environ={name: value for name, _, value in variables},
     )
 
