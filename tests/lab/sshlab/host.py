@@ -173,11 +173,13 @@ class Host(ABC):
         return () if sshd is None else tuple(_below(self.processes(), {sshd.outer_pid}))
 
     def kill_sessions(self) -> int:
-        """SIGKILL what sshd runs for each connection, not what was started there. Returns how many."""
+        """SIGKILL what sshd runs for each connection, not what was started there. Returns how many connections."""
+        sshd = self.sshd
         sessions = [process for process in self.below_sshd() if _is_sshd(process)]
         for session in sessions:
             send(session.outer_pid, session.start_ticks, signal.SIGKILL)
-        return len(sessions)
+        # A connection may have a second process, without rights, below the first.
+        return sum(sshd is not None and session.outer_parent == sshd.outer_pid for session in sessions)
 
     def stop_sshd(self) -> None:
         """SIGKILL the one that listens: connections stay, new ones are refused."""

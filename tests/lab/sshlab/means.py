@@ -41,22 +41,11 @@ def means() -> Means:
         ip link add probe0 type veth peer name probe1 && [ -x "$1/root$2" ]
     """
     with tempfile.TemporaryDirectory(prefix="probe-") as folder:
-        argv = [
-            "unshare",
-            "--mount",
-            "--net",
-            "--pid",
-            "--fork",
-            "/bin/sh",
-            "-c",
-            probe,
-            "sh",
-            folder,
-            which("sshd") or "",
-        ]
-        done = run(argv, env=CLEAN, timeout_s=START_S)
+        shell = ["/bin/sh", "-c", probe, "sh", folder, which("sshd") or ""]
+        done = run(["unshare", "--mount", "--net", "--pid", "--fork", *shell], env=CLEAN, timeout_s=START_S)
     if done.code:
-        return Means("loopback", f"no right to make namespaces ({done.err.strip().splitlines()[-1:]})")
+        reason = [*done.err.strip().splitlines(), "sshd is not on the root disk"][0]
+        return Means("loopback", f"no right to make namespaces ({reason})")
     return Means("namespaces")
 
 
