@@ -33,12 +33,14 @@ class SupervisedJob:
     """Reserve a free port for the job's rendezvous: MASTER_PORT."""
     grace_s: float = GRACE_S
     num_restarts: int = 0
-    """So many times it is started again after a bad end; never after a stop, or after bad input (exit codes 2 and 5)."""
+    """So often it is started again after a bad end; never after a stop, nor for exit codes 2, 5, 130."""
     restart_delay_s: float = 10.0
     log_limit_bytes: int = 64 * 2**20
     """Size at which the log is rotated."""
     num_logs: int = 8
     """Rotated ones that stay."""
+    sh: str = "/bin/sh"
+    """What the supervisor and job.sh are run by."""
 
 
 @dataclass(frozen=True)
