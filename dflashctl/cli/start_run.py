@@ -2,21 +2,19 @@
 
 import time
 from pathlib import Path
-from typing import Any
 
 from dflashctl.artifacts import DatasetRef, RunRef, Workdir
 from dflashctl.bundle import bundle_root, bundle_sha
 from dflashctl.cli.follow import Watcher, follow_to_end
 from dflashctl.cli.options import site_of
 from dflashctl.cli.output import Output
+from dflashctl.cli.run_report import report
 from dflashctl.config.load import Override
 from dflashctl.config.run import load_section
-from dflashctl.errors import JobFailed
-from dflashctl.facts.runs import RunState, is_running, state_of
+from dflashctl.facts.runs import is_running, state_of
 from dflashctl.stages.train.plan import TrainPlan, plan_train
 from dflashctl.targets import read_target_size
 from dflashctl.transport.base import JobHandle, Transport
-from dflashctl.views.job import Lines
 from dflashctl.views.training import TrainingBoard
 from dflashctl_remote.spec.events import Failed, Finished, Started, Stopped
 from dflashctl_remote.spec.train import TrainSpec
@@ -31,8 +29,6 @@ def make_plan(
     run_id: str,
     workdir: Path,
     transport: Transport,
-    *,
-    is_detached: bool = False,
 ) -> TrainPlan:
     """Resolve the train section and read what the plan needs of target, dataset and working tree."""
     spec = load_section("train", TrainSpec, config, overrides)
@@ -51,18 +47,11 @@ def make_plan(
         bundle_sha=bundle_sha(),
         git=transport.git(bundle_root()),
         now_s=time.time(),
-        is_detached=is_detached,
     )
 
 
-def watch_own(handle: JobHandle, run: RunRef, transport: Transport, out: Output, *, is_detached: bool) -> None:
-    """Follow a run that this process started to its end; only say where it is if it is detached."""
-    if is_detached:
-        out.result(
-            {"run": run.run_id, "folder": run.folder, "pid": handle.pid},
-            f"run {run.run_id} started, process {handle.pid}; {run.command('watch')}",
-        )
-        return
+def watch_own(handle: JobHandle, run: RunRef, transport: Transport, out: Output) -> None:
+    """Follow a run that this process started to its end."""
     out.say(f"run {run.run_id} in {run.folder}")
     watcher = Watcher(out, TrainingBoard(run.run_id, time.time))
     follow_to_end(handle, watcher, host=transport.name, resume_hint=run.command("resume"))
@@ -96,53 +85,6 @@ def watch_other(run: RunRef, transport: Transport, out: Output, *, start_s: floa
     report_state(run, transport, out)
 
 
-def wait_stopped(run: RunRef, transport: Transport, out: Output, wait_s: float) -> RunState:
-    """Wait until the run's process is gone. Raises JobFailed when the time is up: the request stays."""
-    deadline_s = time.monotonic() + wait_s
-    pid = state_of(run, transport).pid or 0
-    out.say(f"asked run {run.run_id} to stop, waiting at most {wait_s:.0f} s for its checkpoint")
-    lines = Lines()
-    began_s = time.time()
-    watching = transport.follow(
-        run.events_path,
-        until=lambda: time.monotonic() > deadline_s or not is_running(run, pid, transport),
-    )
-    for event in watching:
-        line = lines.line_of(event) if event.at_s >= began_s else None
-        if line is not None:
-            out.say(line)
-    state = state_of(run, transport)
-    if state.state == "running":
-        raise JobFailed(
-            f"run {run.run_id} has not stopped within {wait_s:.0f} s; it stops after its step",
-            host=transport.name,
-            hint=run.command("watch"),
-        )
-    return state
-
-
 def report_state(run: RunRef, transport: Transport, out: Output) -> None:
     """The last word on a run, and what it left."""
-    state = state_of(run, transport)
-    if state.state == "failed":
-        raise JobFailed(f"run {run.run_id} failed: {state.detail}", host=transport.name)
-    if state.state in ("starting", "ended without a word"):
-        raise JobFailed(
-            f"run {run.run_id}: {state.detail or 'it has not said anything yet'}",
-            host=transport.name,
-            hint=run.command("logs --raw"),
-        )
-    saved = state.last_checkpoint
-    left = f", newest checkpoint {saved.path}" if saved is not None else ""
-    out.result(state, f"run {run.run_id} {state.state}{left}")
-
-
-def log_lines(events: list[Any]) -> list[str]:
-    """Every event as a line, with its time of day."""
-    lines = Lines(every_s=0.0)
-    out = []
-    for event in events:
-        line = lines.line_of(event)
-        if line is not None:
-            out.append(f"{time.strftime('%H:%M:%S', time.localtime(event.at_s))} {line}")
-    return out
+    report(state_of(run, transport), out)

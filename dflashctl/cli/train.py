@@ -1,4 +1,8 @@
-"""dflashctl train: plan, start, list, logs, watch, stop, resume."""
+"""dflashctl train: plan, start, list, logs, watch, stop, resume.
+
+On this machine a run that is watched is a child of this process; everything else, here and on other hosts, goes through
+a host's shell and its supervisor: host_runs.py.
+"""
 
 import secrets
 import time
@@ -7,22 +11,23 @@ from typing import Annotated
 
 import typer
 
-from dflashctl.artifacts import DEFAULT_WORKDIR, Workdir
+from dflashctl.artifacts import DEFAULT_WORKDIR, LOCAL, Workdir
 from dflashctl.cli.options import (
     Config,
     DryRun,
     Host,
+    HostsOption,
     Json,
     RunArgument,
     Set,
-    WorkdirOption,
-    author,
+    Touch,
     overrides_of,
     site_of,
     transport_of,
 )
 from dflashctl.cli.output import Output
 from dflashctl.config.load import Override
+from dflashctl.transport.base import Git
 
 app = typer.Typer(no_args_is_help=True, help="Train a drafter; watch, stop and resume runs.")
 
@@ -31,6 +36,14 @@ Dataset = Annotated[Path | None, typer.Option("--dataset", metavar="DIR", help="
 Steps = Annotated[int | None, typer.Option("--steps", help="Optimizer steps of the whole run.")]
 RunId = Annotated[str | None, typer.Option("--run-id", metavar="NAME", help="Default: date, time, three letters.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Start it and return; it outlives this terminal.")]
+WorkdirOption = Annotated[
+    Path | None,
+    typer.Option("--workdir", metavar="DIR", help=f"Default: that of the host; here {DEFAULT_WORKDIR}."),
+]
+GpuOption = Annotated[
+    list[str] | None,
+    typer.Option("--gpu", metavar="UUID", help="Or its number; repeatable. Default: one that nobody uses, if any."),
+]
 
 
 @app.command()
@@ -41,18 +54,24 @@ def plan(
     dataset: Dataset = None,
     steps: Steps = None,
     run_id: RunId = None,
-    workdir: WorkdirOption = DEFAULT_WORKDIR,
-    host: Host = "local",
+    gpu: GpuOption = None,
+    workdir: WorkdirOption = None,
+    host: Host = LOCAL,
+    hosts: HostsOption = None,
     json: Json = False,
 ) -> None:
     """Print what `train start` would run: resolved spec, steps, tokens, anchors, parameters, bytes."""
+    overrides = _overrides(set_, target, dataset, steps)
+    name = _new_run_id() if run_id is None else run_id
+    out = Output(is_json=json)
+    if host != LOCAL:
+        _show_host_plan(host, hosts, workdir, config, overrides, name, gpu, out)
+        return
     from dflashctl.cli.start_run import make_plan
     from dflashctl.views.tables import train_plan
 
-    overrides = _overrides(set_, target, dataset, steps)
-    name = _new_run_id() if run_id is None else run_id
-    made = make_plan(config, overrides, name, workdir, transport_of(host))
-    Output(is_json=json).result(made, train_plan(made))
+    made = make_plan(config, overrides, name, workdir or DEFAULT_WORKDIR, transport_of(host))
+    out.result(made, train_plan(made))
 
 
 @app.command()
@@ -63,70 +82,123 @@ def start(
     dataset: Dataset = None,
     steps: Steps = None,
     run_id: RunId = None,
+    gpu: GpuOption = None,
     detach: Detach = False,
-    workdir: WorkdirOption = DEFAULT_WORKDIR,
-    host: Host = "local",
+    touch: Touch = None,
+    workdir: WorkdirOption = None,
+    host: Host = LOCAL,
+    hosts: HostsOption = None,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Start a run and watch it. Ctrl-C stops it in good order; `train resume` goes on from there."""
+    """Start a run and watch it. Here Ctrl-C stops it in good order; on another host, or detached, it goes on."""
+    overrides = _overrides(set_, target, dataset, steps)
+    name = _new_run_id() if run_id is None else run_id
+    out = Output(is_json=json)
+    if host != LOCAL or detach:
+        from dflashctl.cli import host_start
+        from dflashctl.cli.places import place_of
+        from dflashctl.views.host_plan import host_plan, host_plan_document
+
+        place = place_of(host, hosts, workdir)
+        made = host_start.plan_new(place, config, overrides, name, tuple(gpu or ()), _git())
+        if dry_run:
+            out.result(host_plan_document(made), host_plan(made))
+            return
+        host_start.begin(place, made, out, tuple(touch or ()), is_detached=detach)
+        return
     from dflashctl.cli.start_run import make_plan, watch_own
     from dflashctl.stages.train.apply import start as start_run
     from dflashctl.views.tables import train_plan
 
     transport = transport_of(host)
-    overrides = _overrides(set_, target, dataset, steps)
-    made = make_plan(
-        config, overrides, _new_run_id() if run_id is None else run_id, workdir, transport, is_detached=detach
-    )
-    out = Output(is_json=json)
+    own = make_plan(config, overrides, name, workdir or DEFAULT_WORKDIR, transport)
     if dry_run:
-        out.result(made, train_plan(made))
+        out.result(own, train_plan(own))
         return
-    handle = start_run(made, transport)
-    watch_own(handle, made.run, transport, out, is_detached=detach)
+    handle = start_run(own, transport)
+    watch_own(handle, own.run, transport, out)
 
 
 @app.command()
 def resume(
     run: RunArgument,
+    gpu: GpuOption = None,
     detach: Detach = False,
-    workdir: WorkdirOption = DEFAULT_WORKDIR,
-    host: Host = "local",
+    touch: Touch = None,
+    workdir: WorkdirOption = None,
+    host: Host = LOCAL,
+    hosts: HostsOption = None,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
     """Go on from a run's newest complete checkpoint, with the spec it was started with."""
+    out = Output(is_json=json)
+    if host != LOCAL or detach:
+        from dflashctl.cli import host_start
+        from dflashctl.cli.places import place_of
+        from dflashctl.views.host_plan import host_plan, host_plan_document
+
+        place = place_of(host, hosts, workdir)
+        made = host_start.plan_again(place, run, tuple(gpu or ()), tuple(touch or ()), is_dry_run=dry_run)
+        if dry_run:
+            out.result(host_plan_document(made), host_plan(made))
+            return
+        host_start.begin(place, made, out, tuple(touch or ()), is_detached=detach)
+        return
     from dflashctl.cli.start_run import watch_own
+    from dflashctl.config.protection import require_touch
     from dflashctl.facts.runs import read_record
     from dflashctl.stages.train.apply import resume as resume_run
     from dflashctl.stages.train.plan import plan_run_job
     from dflashctl.views.tables import job_plan
 
     transport = transport_of(host)
-    ref = Workdir(workdir.expanduser().absolute()).run(run)
-    job = plan_run_job(ref, read_record(ref), site_of(transport), is_detached=detach)
-    out = Output(is_json=json)
+    ref = _local(workdir).run(run)
+    record = read_record(ref)
+    job = plan_run_job(ref, record, site_of(transport))
     if dry_run:
         out.result(job, job_plan(job))
         return
+    require_touch(
+        "train resume",
+        host=host,
+        is_host_protected=False,
+        run=run,
+        is_run_protected=record.train.protected,
+        given=tuple(touch or ()),
+    )
     handle = resume_run(ref, job, transport)
-    watch_own(handle, ref, transport, out, is_detached=detach)
+    watch_own(handle, ref, transport, out)
 
 
 @app.command("list")
-def list_(workdir: WorkdirOption = DEFAULT_WORKDIR, host: Host = "local", json: Json = False) -> None:
-    """The runs of a work folder, with the state of each and the age of its last event."""
+def list_(
+    workdir: WorkdirOption = None,
+    host: Annotated[
+        list[str] | None, typer.Option("--host", metavar="NAME", help="Repeatable. Default: this machine.")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All hosts of hosts.yaml.")] = False,
+    hosts: HostsOption = None,
+    json: Json = False,
+) -> int:
+    """The runs of work folders, with the state of each and the age of its last event."""
+    out = Output(is_json=json)
+    if all_ or (host and set(host) != {LOCAL}):
+        from dflashctl.cli.host_runs import list_runs
+        from dflashctl.cli.places import places_of
+
+        return list_runs(places_of(host or [], hosts, workdir, takes_all=all_), out)
     from dflashctl.facts.runs import state_if_readable
     from dflashctl.views.tables import runs
 
-    transport = transport_of(host)
-    states = [state_if_readable(ref, transport) for ref in Workdir(workdir.expanduser().absolute()).runs()]
-    out = Output(is_json=json)
+    transport = transport_of(LOCAL)
+    states = [state_if_readable(ref, transport) for ref in _local(workdir).runs()]
     if not states:
-        out.result([], f"no run in {workdir}")
-        return
-    out.result(states, runs(states, time.time()))
+        out.result([], f"no run in {workdir or DEFAULT_WORKDIR}")
+        return 0
+    out.result(states, runs(states, {LOCAL: time.time()}))
+    return 0
 
 
 @app.command()
@@ -134,57 +206,90 @@ def logs(
     run: RunArgument,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="So many from the end.")] = 40,
     raw: Annotated[bool, typer.Option("--raw", help="What the process printed, instead of its events.")] = False,
-    workdir: WorkdirOption = DEFAULT_WORKDIR,
-    host: Host = "local",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="And all that comes, until it ends.")] = False,
+    workdir: WorkdirOption = None,
+    host: Host = LOCAL,
+    hosts: HostsOption = None,
     json: Json = False,
 ) -> None:
-    """The end of a run's account."""
-    from dflashctl.cli.start_run import log_lines
-    from dflashctl.transport.tail import read_events
+    """The end of a run's account; with -f all that comes after it, through lost links and rotated logs."""
+    from dflashctl.cli import host_runs
+    from dflashctl.cli.places import place_of
 
-    transport_of(host)
-    ref = Workdir(workdir.expanduser().absolute()).run(run)
-    out = Output(is_json=json)
-    if raw:
-        text = ref.log_path.read_text(encoding="utf-8", errors="replace") if ref.log_path.is_file() else ""
-        tail = text.splitlines()[-lines:]
-        out.result(tail, "\n".join(tail))
-        return
-    events = read_events(ref.events_path)
-    out.result(events[-lines:], "\n".join(log_lines(events)[-lines:]))
+    place = place_of(host, hosts, workdir)
+    host_runs.logs(place, run, lines, Output(is_json=json), is_raw=raw, follows=follow)
 
 
 @app.command()
-def watch(run: RunArgument, workdir: WorkdirOption = DEFAULT_WORKDIR, host: Host = "local", json: Json = False) -> None:
+def watch(
+    run: RunArgument,
+    workdir: WorkdirOption = None,
+    host: Host = LOCAL,
+    hosts: HostsOption = None,
+    json: Json = False,
+) -> None:
     """Watch a run that was started elsewhere. Ctrl-C ends the watching, not the run."""
+    out = Output(is_json=json)
+    if host != LOCAL:
+        from dflashctl.cli import host_runs
+        from dflashctl.cli.places import place_of
+
+        host_runs.watch(place_of(host, hosts, workdir), run, out)
+        return
     from dflashctl.cli.start_run import watch_other
 
-    ref = Workdir(workdir.expanduser().absolute()).run(run)
-    watch_other(ref, transport_of(host), Output(is_json=json))
+    watch_other(_local(workdir).run(run), transport_of(host), out)
 
 
 @app.command()
 def stop(
     run: RunArgument,
-    wait_s: Annotated[float, typer.Option("--wait", min=0, help="Seconds to wait for its checkpoint.")] = 120.0,
-    workdir: WorkdirOption = DEFAULT_WORKDIR,
-    host: Host = "local",
+    grace_s: Annotated[
+        float, typer.Option("--grace", "--wait", min=0, help="Seconds for its checkpoint; then it is killed.")
+    ] = 120.0,
+    touch: Touch = None,
+    workdir: WorkdirOption = None,
+    host: Host = LOCAL,
+    hosts: HostsOption = None,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Ask a run to save a checkpoint and stop, and wait for it. No signal is sent."""
-    from dflashctl.cli.start_run import wait_stopped
-    from dflashctl.stages.train.apply import request_stop
+    """Have a run save a checkpoint and end, kill what does not, and prove that nothing of it is left."""
+    from dflashctl.cli import host_runs
+    from dflashctl.cli.places import place_of
 
-    transport = transport_of(host)
-    ref = Workdir(workdir.expanduser().absolute()).run(run)
-    out = Output(is_json=json)
-    if dry_run:
-        out.result({"writes": ref.stop_path}, f"would write {ref.stop_path}")
-        return
-    request_stop(ref, transport, who=author(), now_s=time.time())
-    state = wait_stopped(ref, transport, out, wait_s)
-    out.result(state, f"run {run} is {state.state}; go on with: {ref.command('resume')}")
+    place = place_of(host, hosts, workdir)
+    host_runs.stop(place, run, grace_s, Output(is_json=json), tuple(touch or ()), is_dry_run=dry_run)
+
+
+def _show_host_plan(
+    host: str,
+    hosts: Path | None,
+    workdir: Path | None,
+    config: Path | None,
+    overrides: tuple[Override, ...],
+    run_id: str,
+    gpus: list[str] | None,
+    out: Output,
+) -> None:
+    from dflashctl.cli import host_start
+    from dflashctl.cli.places import place_of
+    from dflashctl.views.host_plan import host_plan, host_plan_document
+
+    place = place_of(host, hosts, workdir)
+    made = host_start.plan_new(place, config, overrides, run_id, tuple(gpus or ()), _git())
+    out.result(host_plan_document(made), host_plan(made))
+
+
+def _git() -> Git | None:
+    """Of the working tree that this code lies in, wherever it will run."""
+    from dflashctl.bundle import bundle_root
+
+    return transport_of(LOCAL).git(bundle_root())
+
+
+def _local(workdir: Path | None) -> Workdir:
+    return Workdir((workdir or DEFAULT_WORKDIR).expanduser().absolute())
 
 
 def _overrides(

@@ -46,9 +46,9 @@ class HostRun:
     now_s: float
 
 
-def proc_functions() -> str:
+def supervisor_functions(*names: str) -> str:
     """The functions that the supervisor's scripts and ours share."""
-    return read_script(bundle_root() / "dflashctl_remote" / "supervisor", "proc.sh")
+    return read_script(bundle_root() / "dflashctl_remote" / "supervisor", *names)
 
 
 def runs_on(shell: Shell, workdir: str, *, timeout_s: float = 30.0) -> HostRuns:
@@ -85,9 +85,11 @@ def seen_in(lines: dict[str, str]) -> Seen:
         end = ExitRecord.model_validate_json(lines["exit"]) if lines["exit"] else None
     except ValidationError as error:
         raise ArtifactError("its token.json or exit.json cannot be read") from error
+    if token is not None and lines["presence"] not in PRESENCES:
+        raise ArtifactError(f"whether its process {token.pid} lives cannot be told: {lines['presence']}")
     return Seen(
         token,
-        PRESENCES.get(lines["presence"]) if token is not None else None,
+        PRESENCES[lines["presence"]] if token is not None else None,
         float(lines["token_at"]) if lines.get("token_at") else None,
         end if token is not None else None,
         tuple(int(pid) for pid in lines["living"].split()),
@@ -96,7 +98,7 @@ def seen_in(lines: dict[str, str]) -> Seen:
 
 
 def _ask(shell: Shell, workdir: str, run_id: str, timeout_s: float) -> bytes:
-    text = proc_functions() + read_script(Path(__file__).parent, "run_seen.sh", "host_runs.sh")
+    text = supervisor_functions("proc.sh") + read_script(Path(__file__).parent, "run_seen.sh", "host_runs.sh")
     values = (("workdir", workdir), ("run_id", run_id), ("tail_bytes", str(TAIL_BYTES)))
     answer = shell.run(Script("runs", text, values), timeout_s=timeout_s)
     if answer.code != 0:

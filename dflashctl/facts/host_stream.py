@@ -6,13 +6,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dflashctl.artifacts import RunRef
 from dflashctl.errors import ArtifactError, HostUnreachable, JobFailed
-from dflashctl.facts.host_runs import proc_functions, seen_in
+from dflashctl.facts.host_runs import seen_in, supervisor_functions
 from dflashctl.facts.run_state import Seen
 from dflashctl.transport.files import read_script
 from dflashctl.transport.shell import Script, Shell
+from dflashctl.transport.tail import parse_lines
 
 PIECE_BYTES = 256 * 1024
 WAIT_S = 2
@@ -63,7 +65,7 @@ def read_piece(
 
     Raises HostUnreachable, JobFailed if there is no such run, ArtifactError.
     """
-    text = proc_functions() + read_script(Path(__file__).parent, "run_seen.sh", "host_stream.sh")
+    text = supervisor_functions("proc.sh") + read_script(Path(__file__).parent, "run_seen.sh", "host_stream.sh")
     values = (
         ("folder", str(run.folder)),
         ("name", name),
@@ -151,3 +153,21 @@ def _number(cell: str) -> float | None:
 
 def _mebibytes(number: float | None) -> int | None:
     return None if number is None else int(number) * 2**20
+
+
+class EventFeed:
+    """Pieces of an events file in, whole events out; half a line waits for its other half."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._held: bytes | None = None
+
+    def add(self, piece: Piece) -> list[Any]:
+        """Raises ArtifactError for a line that is no event."""
+        new = piece.content
+        if self._held is None:
+            # The first piece may begin within a line.
+            new = new.partition(b"\n")[2] if piece.at else new
+            self._held = b""
+        whole, newline, self._held = (self._held + new).rpartition(b"\n")
+        return parse_lines(whole + newline, self._path)

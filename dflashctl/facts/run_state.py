@@ -106,21 +106,29 @@ def _state(told: Told, seen: Seen, now_s: float) -> tuple[State, str]:
     if seen.exit is None and seen.living and not is_end_of_this:
         pids = ", ".join(map(str, seen.living))
         return active, f"its supervisor is gone; process {pids} goes on without"
-    match told.end if is_end_of_this or seen.token is None else None:
-        case Finished():
-            return "finished", ""
-        case Stopped(reason=reason):
-            return "stopped", reason
-        case Failed(message=message):
-            return "failed", message
+    if is_end_of_this:
+        return _last_word(told.end)
     if seen.exit is not None:
         return _ended(seen.exit)
     if seen.token is not None:
         return _without_a_word(seen.token, seen.presence)
-    if told.started is None and (seen.record_at_s is None or now_s - seen.record_at_s < START_S):
-        return "starting", ""
+    return _without_token(told, seen, now_s)
+
+
+def _last_word(event: Finished | Stopped | Failed) -> tuple[State, str]:
+    match event:
+        case Stopped(reason=reason):
+            return "stopped", reason
+        case Failed(message=message):
+            return "failed", message
+    return "finished", ""
+
+
+def _without_token(told: Told, seen: Seen, now_s: float) -> tuple[State, str]:
     if told.started is not None:
         return "ended without a word", f"process {told.started.pid} is gone and wrote no last event"
+    if seen.record_at_s is None or now_s - seen.record_at_s < START_S:
+        return "starting", ""
     return "ended without a word", "no process of it was ever seen"
 
 

@@ -39,10 +39,10 @@ def state_of(run: RunRef, transport: Transport, *, now_s: float | None = None) -
         told.saved = find_last_event(run.events_path, "checkpoint")
     if told.at_s is not None and told.started is None and seen.token is None:
         told.started = find_last_event(run.events_path, "started")
-    if seen.token is None and told.started is not None and told.end is None:
-        # No Linux, so no token: the pid and the command line must do.
-        if is_running(run, told.started.pid, transport):
-            return RunState(run, "running", told.at_s, told.step, told.saved, told.started.pid)
+    # No Linux, so no token: the pid and the command line must do.
+    is_told = seen.token is None and told.started is not None and told.end is None
+    if is_told and told.started is not None and is_running(run, told.started.pid, transport):
+        return RunState(run, "running", told.at_s, told.step, told.saved, told.started.pid)
     return judge(run, told, seen, time.time() if now_s is None else now_s)
 
 

@@ -5,11 +5,16 @@ from pathlib import Path
 
 from dflashctl.artifacts import DatasetRef
 from dflashctl.errors import ArtifactError, ConfigError, JobFailed
+from dflashctl.facts.gpus import Gpus, read_gpus
+from dflashctl.facts.host_runs import supervisor_functions
 from dflashctl.targets import TargetSize, no_target, target_size_of
 from dflashctl.transport.files import read_script
 from dflashctl.transport.shell import Answer, Script, Shell
 from dflashctl_remote.spec.data import DatasetInfo
 from dflashctl_remote.spec.manifest import MANIFEST_NAME
+
+ASK_S = 60.0
+"""An interpreter on a cold network filesystem, and the driver of many GPUs, take their time."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,7 @@ class TrainSite:
     target_size: TargetSize
     dataset_info: DatasetInfo
     run_exists: bool
+    gpus: Gpus
     free_bytes: int | None
     answer: Answer
     """For what the caller asked beside, by text of its own."""
@@ -34,10 +40,10 @@ def train_site(
     target: str,
     dataset: str,
     run_id: str,
-    question: str,
+    questions: str,
     values: tuple[tuple[str, str], ...],
 ) -> TrainSite:
-    """`question`: sh that defines `bundle_question`, with the values that it reads.
+    """`questions`: sh that asks more in the same breath, with the values that it reads.
 
     Raises ConfigError for a target or a path that is none, ArtifactError for a dataset that is not complete,
     HostUnreachable.
@@ -45,10 +51,12 @@ def train_site(
     for name, path in (("train.target", target), ("train.dataset", dataset), ("the work folder", workdir)):
         if not path.startswith(("/", "~/")) and path != "~":
             raise ConfigError(f"{name} on host {shell.name} must be absolute or below ~/, found {path}")
-    text = question + "\n" + read_script(Path(__file__).parent, "run_seen.sh", "train_site.sh")
-    ours = (("target", target), ("dataset", dataset), ("run_id", run_id))
-    answer = shell.run(Script("site", text, (*values, *ours)))
-    told = dict(line.partition("=")[::2] for line in answer.out.decode("utf-8", "surrogateescape").split("\n"))
+    ours = read_script(Path(__file__).parent, "run_seen.sh", "gpus.sh", "train_site.sh")
+    text = "\n".join((supervisor_functions("proc.sh", "lease.sh"), ours, questions))
+    asked = (("target", target), ("dataset", dataset), ("run_id", run_id))
+    answer = shell.run(Script("site", text, (*values, *asked)), timeout_s=ASK_S)
+    lines = [line.partition("=")[::2] for line in answer.out.decode("utf-8", "surrogateescape").split("\n")]
+    told = dict(lines)
     if answer.code != 0 or "dataset" not in told:
         raise JobFailed(f"{shell.name} could not be asked for a run's place: {answer.err.strip()}", host=shell.name)
     return TrainSite(
@@ -58,6 +66,7 @@ def train_site(
         target_size=_target_size(shell.name, told),
         dataset_info=_dataset_info(shell.name, told),
         run_exists="run_exists" in told,
+        gpus=read_gpus(lines),
         free_bytes=int(told["free_kib"]) * 1024 if told.get("free_kib", "").isdigit() else None,
         answer=answer,
     )
@@ -74,7 +83,9 @@ def _dataset_info(host: str, told: dict[str, str]) -> DatasetInfo:
     if "dataset_manifest" in told:
         return DatasetRef(Path(folder)).info_of(told["dataset_manifest"])
     if "dataset_is_folder" not in told:
-        raise ArtifactError(f"no dataset at {folder} on {host}: there is no such folder", hint="dflashctl data tokenize")
+        raise ArtifactError(
+            f"no dataset at {folder} on {host}: there is no such folder", hint="dflashctl data tokenize"
+        )
     raise ArtifactError(
         f"{folder} on {host} is not a complete dataset: {MANIFEST_NAME}: {told['dataset_manifest_problem']}",
         hint="dflashctl data tokenize, or relay one that is complete",

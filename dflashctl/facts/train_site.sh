@@ -1,5 +1,5 @@
-# What a plan for a run must know of a host. bundle_question.sh and run_seen.sh stand before this.
-# Reads: workdir target dataset run_id, and what bundle_question reads.  Prints key=value lines.
+# What a plan for a run must know of a host. run_seen.sh and gpus.sh stand before this, further questions after it.
+# Reads: workdir target dataset run_id.  Prints key=value lines.
 set -u
 at_home() {
   case "$1" in "~") printf %s "$HOME";; "~/"*) printf %s "$HOME/${1#"~/"}";; *) printf %s "$1";; esac
@@ -23,4 +23,4 @@ tell_file dataset_manifest "$dataset/manifest.json"
 above=$workdir
 while [ ! -d "$above" ] && [ "$above" != / ] && [ -n "$above" ]; do above=${above%/*}; done
 printf 'free_kib=%s\n' "$(df -Pk "${above:-/}" 2>/dev/null | tail -n 1 | { read -r fs total used free rest; echo "$free"; })"
-bundle_question
+tell_gpus

@@ -27,7 +27,7 @@ STATE_STYLE = {
 
 def job_plan(plan: JobPlan) -> RenderableType:
     """What --dry-run shows of a job."""
-    grid = _pairs()
+    grid = pairs()
     grid.add_row("host", plan.host)
     grid.add_row("argv", Text(" ".join(plan.job.argv)))
     grid.add_row("env", Text(" ".join(f"{name}={value}" for name, value in plan.job.env)))
@@ -49,7 +49,7 @@ def train_plan(plan: TrainPlan) -> RenderableType:
 
 
 def training_figures(figures: Figures, num_steps: int) -> RenderableType:
-    grid = _pairs()
+    grid = pairs()
     grid.add_row("steps", f"{num_steps:,} ({figures.num_batches:,} batches)")
     grid.add_row("tokens", f"{figures.context_tokens_per_step:,} a step, padding included")
     grid.add_row("epochs", f"estimated {figures.estimated_epochs:.2f}, padding not counted")
@@ -114,7 +114,7 @@ def shown(value: object) -> str:
 
 
 def dataset(info: DatasetInfo) -> RenderableType:
-    grid = _pairs()
+    grid = pairs()
     supervised = info.num_supervised_tokens / max(1, info.num_tokens)
     grid.add_row("documents", f"{info.num_documents:,}")
     grid.add_row("tokens", f"{info.num_tokens:,}, longest document {info.max_document_tokens:,}")
@@ -136,7 +136,8 @@ def manifest(folder: str, content: Manifest) -> RenderableType:
     return table
 
 
-def _pairs() -> Table:
+def pairs() -> Table:
+    """Two columns: a name, and what it is."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style=QUIET, justify="right")
     grid.add_column(overflow="fold")

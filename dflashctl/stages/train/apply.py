@@ -1,4 +1,4 @@
-"""Training runs: start, resume, ask to stop. Their state is facts/runs.py."""
+"""Training runs as children of this process: start, resume. Their state is facts/runs.py."""
 
 import shutil
 
@@ -8,7 +8,7 @@ from dflashctl.facts.runs import state_of
 from dflashctl.stages.jobs import JobPlan, require_modules, start_job
 from dflashctl.stages.train.plan import TrainPlan
 from dflashctl.transport.base import JobHandle, Transport
-from dflashctl_remote.spec.manifest import write_atomically, write_json
+from dflashctl_remote.spec.manifest import write_atomically
 
 
 def start(plan: TrainPlan, transport: Transport) -> JobHandle:
@@ -48,14 +48,6 @@ def resume(run: RunRef, job: JobPlan, transport: Transport) -> JobHandle:
     run.stop_path.unlink(missing_ok=True)
     require_modules(transport)
     return _noted(run, transport.start(job.job), transport)
-
-
-def request_stop(run: RunRef, transport: Transport, *, who: str, now_s: float) -> None:
-    """Leave the note that the trainer looks for after every step. Raises ConfigError if the run is not running."""
-    state = state_of(run, transport)
-    if state.state != "running":
-        raise ConfigError(f"run {run.run_id} is not running ({state.state}), nothing to stop")
-    write_json(run.stop_path, {"who": who, "when_s": now_s})
 
 
 def _noted(run: RunRef, handle: JobHandle, transport: Transport) -> JobHandle:

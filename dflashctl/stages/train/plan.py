@@ -49,19 +49,23 @@ def plan_train(
     is_detached: bool = False,
 ) -> TrainPlan:
     """Raises ConfigError if a batch has no room for one anchor."""
-    record = RunRecord(
+    record = record_of(spec, run, bundle_sha=bundle_sha, git=git, now_s=now_s)
+    return TrainPlan(
+        run=run,
+        record=record,
+        job=plan_run_job(run, record, site, is_detached=is_detached),
+        figures=figures_of(spec, target, dataset),
+    )
+
+
+def record_of(spec: TrainSpec, run: RunRef, *, bundle_sha: str, git: Git | None, now_s: float) -> RunRecord:
+    return RunRecord(
         run_id=run.run_id,
         created_at_s=now_s,
         bundle_sha=bundle_sha,
         git_sha=git.sha if git else None,
         is_git_dirty=git.is_dirty if git else None,
         train=spec,
-    )
-    return TrainPlan(
-        run=run,
-        record=record,
-        job=plan_run_job(run, record, site, is_detached=is_detached),
-        figures=figures_of(spec, target, dataset),
     )
 
 

@@ -2,13 +2,12 @@ import pytest
 
 from dflashctl.artifacts import Workdir
 from dflashctl.cli.output import Output
-from dflashctl.cli.start_run import log_lines, wait_stopped, watch_other, watch_own
+from dflashctl.cli.start_run import watch_other, watch_own
 from dflashctl.errors import JobFailed
 from dflashctl.stages.jobs import Site
 from dflashctl.stages.train import apply
 from dflashctl.stages.train.plan import plan_train
 from dflashctl.targets import TargetSize
-from dflashctl_remote.spec.events import Finished, Notice
 from dflashctl_remote.spec.train import TrainSpec
 
 FINISHES, FAILS, WAITS, DIES = range(4)
@@ -34,14 +33,14 @@ def begin(tmp_path, transport, fake_bundle, dataset_info):
 
 def test_watching_ones_own_run_ends_with_its_state(begin, transport, capsys):
     run, handle = begin(FINISHES)
-    watch_own(handle, run, transport, Output(), is_detached=False)
+    watch_own(handle, run, transport, Output())
     assert "run r finished" in capsys.readouterr().out
 
 
 def test_watching_another_process_run_ends_when_it_does(begin, transport, capsys):
     run, handle = begin(WAITS)
     next(handle.events())
-    apply.request_stop(run, transport, who="me", now_s=1.0)
+    run.stop_path.write_text("{}")
     watch_other(run, transport, Output())
     handle.wait()
     assert "run r stopped" in capsys.readouterr().out
@@ -69,32 +68,3 @@ def test_watching_a_run_that_never_speaks_ends(tmp_path, transport):
     run.events_path.touch()
     with pytest.raises(JobFailed, match="has not said anything yet"):
         watch_other(run, transport, Output(), start_s=0.0)
-
-
-def test_detached_run_is_only_announced(begin, transport, capsys):
-    run, handle = begin(WAITS)
-    watch_own(handle, run, transport, Output(), is_detached=True)
-    handle.kill()
-    assert f"process {handle.pid}" in capsys.readouterr().out
-
-
-def test_wait_for_a_stop_returns_the_stopped_state(begin, transport):
-    run, handle = begin(WAITS)
-    next(handle.events())
-    apply.request_stop(run, transport, who="me", now_s=1.0)
-    state = wait_stopped(run, transport, Output(), 60.0)
-    handle.wait()
-    assert state.state == "stopped"
-
-
-def test_wait_that_is_over_leaves_the_request_and_says_so(begin, transport):
-    run, handle = begin(WAITS)
-    next(handle.events())
-    with pytest.raises(JobFailed, match="has not stopped within 0 s"):
-        wait_stopped(run, transport, Output(), 0.0)
-    handle.kill()
-
-
-def test_log_lines_carry_the_time_of_day():
-    lines = log_lines([Notice(at_s=0.0, message="one"), Finished(at_s=1.0)])
-    assert [line.split(" ", 1)[1] for line in lines] == ["note: one", "finished"]

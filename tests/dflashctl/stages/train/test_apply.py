@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import pytest
@@ -56,12 +55,11 @@ def test_run_is_running_until_it_is_asked_to_stop(plan, transport):
     events = handle.events()
     next(events)
     running = state_of(made.run, transport)
-    apply.request_stop(made.run, transport, who="me", now_s=7.0)
+    made.run.stop_path.write_text("{}")
     list(events)
     assert running.state == "running"
     assert handle.wait() == 0
     assert state_of(made.run, transport).state == "stopped"
-    assert json.loads(made.run.stop_path.read_text()) == {"who": "me", "when_s": 7.0}
 
 
 def test_name_that_is_taken_starts_nothing(plan, transport):
@@ -85,19 +83,13 @@ def test_resume_takes_the_stop_request_away(plan, transport):
     made = plan(WAITS)
     handle = apply.start(made, transport)
     next(handle.events())
-    apply.request_stop(made.run, transport, who="me", now_s=7.0)
+    made.run.stop_path.write_text("{}")
     handle.wait()
     again = apply.resume(made.run, made.job, transport)
     next(again.events())
     is_requested = made.run.stop_path.exists()
     again.kill()
     assert not is_requested
-
-
-def test_run_that_does_not_run_cannot_be_stopped(plan, transport):
-    run_to_end(plan(FINISHES), transport)
-    with pytest.raises(ConfigError, match="not running"):
-        apply.request_stop(plan(FINISHES).run, transport, who="me", now_s=7.0)
 
 
 def test_start_whose_record_cannot_be_written_leaves_the_name_free(plan, transport):

@@ -1,0 +1,91 @@
+"""Starting and resuming a run on any host, under its supervisor."""
+
+import os
+import time
+from pathlib import Path
+
+from dflashctl.artifacts import LOCAL
+from dflashctl.bundle import bundle_sha
+from dflashctl.cli.host_runs import watch
+from dflashctl.cli.output import Output
+from dflashctl.cli.places import gate
+from dflashctl.config.load import Override
+from dflashctl.config.protection import require_touch
+from dflashctl.config.run import load_section
+from dflashctl.config.secret_values import secret_values
+from dflashctl.errors import ConfigError
+from dflashctl.facts.host_runs import run_on
+from dflashctl.stages.train.on_host import HostPlan, Wanted, carry_out, plan_resume, plan_start
+from dflashctl.stages.train.place import Place
+from dflashctl.transport.base import Git
+from dflashctl_remote.spec.train import TrainSpec
+
+
+def plan_new(
+    place: Place,
+    config: Path | None,
+    overrides: tuple[Override, ...],
+    run_id: str,
+    gpus: tuple[str, ...],
+    git: Git | None,
+) -> HostPlan:
+    """What a start will do; paths of run.yaml are the host's, here as everywhere in this tool from where you are."""
+    spec = load_section("train", TrainSpec, config, overrides)
+    if place.host == LOCAL:
+        paths = {name: str(Path(getattr(spec, name)).expanduser().absolute()) for name in ("target", "dataset")}
+        spec = spec.model_copy(update=paths)
+    wanted = Wanted(
+        spec=spec,
+        run_id=run_id,
+        gpus=gpus,
+        bundle_sha=bundle_sha(),
+        git=git,
+        secrets=_secrets(place),
+        now_s=time.time(),
+    )
+    return plan_start(place, wanted)
+
+
+def plan_again(
+    place: Place, run_id: str, gpus: tuple[str, ...], touch: tuple[str, ...], *, is_dry_run: bool
+) -> HostPlan:
+    """What a resume will do. Raises ConfigError if the run runs or has finished, or is protected and not named."""
+    found = run_on(place.shell, place.workdir, run_id)
+    if not is_dry_run:
+        gate(place, found, "train resume", touch)
+    if found.state.is_active or found.state.state == "finished":
+        raise ConfigError(
+            f"run {run_id} on {place.host} is {found.state.state}, there is nothing to resume",
+            hint=found.state.run.command("watch"),
+        )
+    return plan_resume(place, found.state.run, found.record, gpus, _secrets(place))
+
+
+def begin(place: Place, plan: HostPlan, out: Output, touch: tuple[str, ...], *, is_detached: bool) -> None:
+    """Carry a plan out; then watch the run, or, detached, only say that it is there."""
+    # Told before anything is sent: a name that is neither the host's nor the run's means another machine.
+    require_touch("train start", host=place.host, is_host_protected=False, run=plan.run.run_id, given=touch)
+    may_change = not place.spec.protected or place.host in touch
+    launched = carry_out(plan, place, may_change_environment=may_change, say=out.say)
+    gpus = f", GPU {', '.join(plan.job.gpus)}" if plan.job.gpus else ""
+    text = f"run {plan.run.run_id} started on {place.host}, supervisor {launched.token.pid}{gpus}"
+    if not is_detached:
+        out.say(f"{text}; Ctrl-C ends the watching, not the run")
+        watch(place, plan.run.run_id, out)
+        return
+    out.result(
+        {
+            "run": plan.run.run_id,
+            "host": place.host,
+            "folder": plan.run.folder,
+            "pid": launched.token.pid,
+            "attempt": launched.attempt,
+            "gpus": plan.job.gpus,
+            "port": launched.port,
+        },
+        f"{text}; {plan.run.command('watch')}",
+    )
+
+
+def _secrets(place: Place) -> tuple[tuple[str, str], ...]:
+    return secret_values(place.spec.secrets, place.host, os.environ)

@@ -1,0 +1,52 @@
+"""Which GPUs a run is given. Pure."""
+
+from dflashctl.errors import ConfigError
+from dflashctl.facts.gpus import Gpu, Gpus
+
+IDLE_BYTES = 2**30
+"""What a driver and a display may hold of a GPU that nobody works on."""
+
+
+def choose_gpus(host: str, gpus: Gpus, *, wanted: tuple[str, ...], uses_gpu: bool) -> tuple[str, ...]:
+    """UUIDs: those that were asked for by UUID or index, else one that nobody uses; none on a host without.
+
+    Raises ConfigError for one that there is not, that another run has leased, or if all are in use.
+    """
+    if gpus.problem and (wanted or uses_gpu):
+        raise ConfigError(
+            f"the GPUs of {host} could not be asked for: {gpus.problem}", hint=f"dflashctl hosts check {host}"
+        )
+    if wanted:
+        return tuple(_named(host, gpus, name) for name in wanted)
+    if not uses_gpu or not gpus.all:
+        return ()
+    free = [gpu for gpu in gpus.all if _why_not(gpu) is None]
+    if not free:
+        reasons = "; ".join(f"{gpu.index}: {_why_not(gpu)}" for gpu in gpus.all)
+        raise ConfigError(
+            f"no GPU of {host} is free ({reasons})", hint="--gpu UUID takes one all the same, if no run has leased it"
+        )
+    return (free[0].uuid,)
+
+
+def _named(host: str, gpus: Gpus, name: str) -> str:
+    found = [gpu for gpu in gpus.all if name in (gpu.uuid, gpu.index)]
+    if not found:
+        known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus.all) or "none"
+        raise ConfigError(f"{host} has no GPU {name}; it has: {known}")
+    if found[0].leased_by is not None:
+        raise ConfigError(
+            f"GPU {found[0].uuid} of {host} is leased by run {found[0].leased_by}",
+            hint=f"dflashctl train stop {found[0].leased_by} --host {host}, or another --gpu",
+        )
+    return found[0].uuid
+
+
+def _why_not(gpu: Gpu) -> str | None:
+    if gpu.leased_by is not None:
+        return f"leased by run {gpu.leased_by}"
+    if gpu.used_bytes is None:
+        return "the driver does not tell whether it is used"
+    if gpu.used_bytes > IDLE_BYTES:
+        return f"{gpu.used_bytes / 2**30:.1f} GiB in use by a process that is not ours"
+    return None

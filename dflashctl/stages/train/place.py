@@ -1,0 +1,17 @@
+"""Where a run is, or will be."""
+
+from dataclasses import dataclass
+
+from dflashctl.config.hosts import HostSpec
+from dflashctl.transport.shell import Shell
+
+
+@dataclass(frozen=True)
+class Place:
+    """A host, and a work folder there."""
+
+    host: str
+    spec: HostSpec
+    shell: Shell
+    workdir: str
+    """As it was written: absolute, or below `~/`."""
