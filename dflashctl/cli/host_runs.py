@@ -52,7 +52,8 @@ def list_runs(places: list[Place], out: Output) -> int:
     if states:
         out.result(states, runs(states, clocks))
     else:
-        out.result([], "no run in " + ", ".join(f"{place.workdir} on {place.host}" for place in places))
+        empty = ", ".join(f"{by_host[host].workdir} on {host}" for host in clocks)
+        out.result([], *([f"no run in {empty}"] if empty else []))
     for problem in problems:
         out.say(problem.message + (f"; next: {problem.hint}" if problem.hint else ""), style="red")
     return max((problem.exit_code for problem in problems), default=0)

@@ -51,9 +51,14 @@ def test_unknown_option_exits_2_and_points_to_the_help(capsys):
     assert "dflashctl train list --help" in capsys.readouterr().err
 
 
-def test_unknown_host_exits_2_and_says_what_is_known(tmp_path, capsys):
-    assert main(["train", "list", "--host", "kpro6", "--workdir", str(tmp_path)]) == 2
-    assert "`local` only" in capsys.readouterr().err
+def test_unknown_host_exits_2_and_names_the_nearest(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DFLASHCTL_HOSTS", raising=False)
+    assert main(["train", "list", "--host", "kpro7"]) == 2
+    assert "there is no hosts.yaml" in capsys.readouterr().err
+    (tmp_path / "hosts.yaml").write_text("hosts:\n  kpro6:\n    ssh: kpro6\n")
+    assert main(["train", "start", "--host", "kpro7", "--target", "/t", "--dataset", "/d", "--steps", "3"]) == 2
+    assert "did you mean kpro6?" in capsys.readouterr().err
 
 
 def test_empty_work_folder_has_no_runs(tmp_path, capsys):
