@@ -90,7 +90,7 @@ def plan_environment(
         modules=modules,
         env=tuple(host.variables.items()),
         argv=argv,
-        secrets=(("BUILD_REQUIREMENTS", "".join(f"{line}\n" for line in wanted)), *hidden, *told),
+        secrets=(("MAKE_REQUIREMENTS", "".join(f"{line}\n" for line in wanted)), *hidden, *told),
     )
 
 

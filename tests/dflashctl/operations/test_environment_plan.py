@@ -98,13 +98,13 @@ def test_a_password_in_a_requirement_is_masked_where_people_look():
     made = plan(requirements=("tiny @ https://ann:p@ss@wheels.example/tiny.whl",))
     assert made.requirements == ("tiny @ https://***@wheels.example/tiny.whl",)
     assert "p@ss" not in repr(made)
-    assert dict(made.secrets)["BUILD_REQUIREMENTS"] == "tiny @ https://ann:p@ss@wheels.example/tiny.whl\n"
+    assert dict(made.secrets)["MAKE_REQUIREMENTS"] == "tiny @ https://ann:p@ss@wheels.example/tiny.whl\n"
 
 
 def test_secrets_for_the_installer_are_given_to_it_and_others_are_not():
     secrets = (("UV_INDEX_URL", INDEX), ("HF_TOKEN", "hf_x"))
     made = plan_environment(HostSpec(env="uv", requirements=()), "kpro6", secrets=secrets)
-    assert dict(made.secrets) == {"BUILD_REQUIREMENTS": "", "UV_INDEX_URL": INDEX}
+    assert dict(made.secrets) == {"MAKE_REQUIREMENTS": "", "UV_INDEX_URL": INDEX}
 
 
 def test_masking_leaves_an_address_without_a_password_alone():
