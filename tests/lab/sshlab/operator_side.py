@@ -4,13 +4,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sshlab.host import Done, run
 
 ROOT = Path(__file__).resolve().parents[3]
-NOT_INHERITED = ("DFLASHCTL_", "SSH_")
+NOT_INHERITED = ("DFLASHCTL_", "SSH_", "XDG_")
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,10 @@ class Operator:
             process.kill()
             process.wait()
             for pipe in (process.stdin, process.stdout, process.stderr):
-                if pipe is not None and not pipe.closed:
-                    pipe.close()
+                if pipe is not None:
+                    # What was written to one that had ended is lost.
+                    with suppress(BrokenPipeError):
+                        pipe.close()
         self.started.clear()
 
     def _inside(self, argv: Sequence[str]) -> list[str]:

@@ -56,7 +56,8 @@ def descendants(pid: int) -> tuple[Process, ...]:
     while len(below) > size:
         size = len(below)
         below |= {child for child, parent in parents.items() if parent in below}
-    return tuple(found for child in sorted(below - {pid}) if (found := _read(child)) is not None)
+    found = [process for child in sorted(below - {pid}) if (process := _read(child)) is not None]
+    return tuple(replace(process, pid=process.outer_pid) for process in found)
 
 
 def start_ticks(pid: int) -> int | None:
