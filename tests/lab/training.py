@@ -47,9 +47,16 @@ class Site:
         host.exec(["mkdir", *(f"{packages}/{name}" for name in NEEDED_MODULES)])
         host.write(
             f"{packages}/sitecustomize.py",
-            "import sys\n"
+            "import os, sys\n"
             "if sys.orig_argv[1:3] == ['-m', 'dflashctl_remote.entry.train']:\n"
-            f"    sys.argv[:] = sys.orig_argv[2:]\n    exec(open({str(STAND_IN)!r}).read())\n    sys.exit(0)\n",
+            "    sys.argv[:], code = sys.orig_argv[2:], 0\n"
+            "    try:\n"
+            f"        exec(open({str(STAND_IN)!r}).read())\n"
+            "    except SystemExit as end:\n"
+            "        code = end.code\n"
+            "    sys.stdout.flush()\n"
+            "    sys.stderr.flush()\n"
+            "    os._exit(code)\n",
         )
 
     def start(self, host: str, run: str, behaviour: int, *more: str, steps: int = 100_000, env=None, timeout_s=60.0):

@@ -1,6 +1,6 @@
 """Stands in for the training job on a lab host: no torch, the same files and words. `train.seed` says what it does:
 
-0 trains until it is asked to stop, 1 ends by itself after 20 steps, 2 dies in its first moments, 3 ignores SIGTERM and
+0 trains until it is asked to stop, 1 ends by itself after 60 steps, 2 dies in its first moments, 3 ignores SIGTERM and
 leaves children, 4 finishes after one step and a second. Prints a numbered line for each step.
 """
 
@@ -39,7 +39,7 @@ if behaviour == 3:
         subprocess.Popen(["/bin/sh", "-c", command])
 saved = [int(path.name[5:]) for path in (spec.parent / "checkpoints").glob("step-*")]
 step = max(saved, default=0)
-last = {1: 20, 4: step + 1}.get(behaviour, num_steps)
+last = {1: 60, 4: step + 1}.get(behaviour, num_steps)
 while step < last and not (behaviour != 3 and asked()):
     step += 1
     print(f"step {step:06d} of {'x' * 50}", flush=True)
