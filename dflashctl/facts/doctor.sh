@@ -76,10 +76,10 @@ doctor_sessions() {
 doctor_folder() {
   above=$2
   [ -d "$above" ] && say "$1_exists" 1
-  while [ ! -d "$above" ] && [ -n "${above%/*}" ]; do above=${above%/*}; done
-  [ -d "$above" ] || above=/
+  while [ ! -e "$above" ] && [ ! -L "$above" ] && [ -n "${above%/*}" ]; do above=${above%/*}; done
+  [ -e "$above" ] || [ -L "$above" ] || above=/
   say "$1_above" "$above"
-  [ -w "$above" ] && [ -x "$above" ] && say "$1_writable" 1
+  [ -d "$above" ] && [ -w "$above" ] && [ -x "$above" ] && say "$1_writable" 1
   say "$1_blocks" "$(df -Pk "$above" 2>/dev/null | tail -n 1)"
   say "$1_files" "$(df -Pi "$above" 2>/dev/null | tail -n 1)"
   say "$1_type" "$(stat -f -c %T "$above" 2>/dev/null)"

@@ -44,6 +44,18 @@ def test_script_asks_the_same_of_every_shell(sh, tmp_path):
     }
 
 
+@pytest.mark.parametrize("sh", SHELLS)
+def test_folder_cannot_be_made_below_a_file_or_a_link_to_nowhere(sh, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    text = read_script(Path(doctor.__file__).parent, "doctor.sh")
+    for name in ("file", "link"):
+        values = (("workdir", f"{tmp_path}/{name}/work"),)
+        told = Told.read(LocalShell(sh=sh).run(Script("doctor", f"{text}\ndoctor_disks\n", values)).out)
+        assert told.one("workdir_above") == f"{tmp_path}/{name}"
+        assert not told.has("workdir_writable")
+
+
 def test_nothing_told_is_never_in_order():
     assert {finding.topic: finding.level for finding in system_findings(Told())} == {
         "login shell": "unknown",
