@@ -1,15 +1,25 @@
-"""Hosts: the inventory as a table."""
+"""Hosts: the inventory as a table, and what the doctor found on each."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from dflashctl.config.hosts import LOCAL
 from dflashctl.config.inventory import Inventory
-from dflashctl.views.palette import CAUTION, QUIET
+from dflashctl.errors import DflashctlError, HostUnreachable
+from dflashctl.facts.finding import Finding, Level
+from dflashctl.stages.hosts.check import Examination
+from dflashctl.views.palette import ACCENT, BAD, CAUTION, GOOD, QUIET
+
+MARKS: dict[Level, tuple[str, str]] = {
+    "ok": ("ok", GOOD),
+    "note": ("note", CAUTION),
+    "bad": ("BAD", BAD),
+    "unknown": ("?", CAUTION),
+}
 
 
 @dataclass(frozen=True)
@@ -74,3 +84,40 @@ def inventory_table(rows: Iterable[HostRow]) -> RenderableType:
             ", ".join(row.cannot_reach) or "-",
         )
     return table
+
+
+def examination(found: Examination) -> RenderableType:
+    """One screen: what was looked at, and under each line that needs one its cure."""
+    counts = [
+        (level, sum(finding.level == level for finding in found.findings)) for level in ("bad", "note", "unknown")
+    ]
+    words = {"bad": "bad", "note": "to know", "unknown": "that could not be asked"}
+    told = ", ".join(f"{count} {words[level]}" for level, count in counts if count)
+    head = Text(found.host, style=f"bold {ACCENT}").append(f"  {told or 'in order'}", style=_worst(found.findings))
+    return Group(head, _finding_table(found.findings))
+
+
+def no_examination(host: str, error: DflashctlError) -> RenderableType:
+    """A host that did not answer, or could not be asked."""
+    what = "unreachable" if isinstance(error, HostUnreachable) else "could not be examined"
+    head = Text(host, style=f"bold {ACCENT}").append(f"  {what}", style=BAD)
+    return Group(head, _finding_table((Finding("link", "bad", error.message, error.hint or "see docs/hosts.md"),)))
+
+
+def _finding_table(findings: Iterable[Finding]) -> RenderableType:
+    table = Table.grid(padding=(0, 1))
+    table.add_column(min_width=4)
+    table.add_column(style=QUIET, no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        mark, style = MARKS[finding.level]
+        text = Text(finding.text, style="" if finding.level == "ok" else style)
+        if finding.cure:
+            text.append(f"\n-> {finding.cure}", style="default")
+        table.add_row(Text(mark, style=style), finding.topic, text)
+    return table
+
+
+def _worst(findings: Iterable[Finding]) -> str:
+    levels = {finding.level for finding in findings}
+    return next((MARKS[level][1] for level in ("bad", "note", "unknown") if level in levels), GOOD)

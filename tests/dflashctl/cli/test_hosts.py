@@ -70,3 +70,35 @@ def test_config_show_tells_the_origin_of_each_value_of_a_hosts_file(hosts_file, 
     values = {value["path"]: value for value in json.loads(capsys.readouterr().out)}
     assert values["hosts.trainer.port"]["origin"] == f"{hosts_file}:4"
     assert values["hosts.trainer.env"]["origin"] == "default"
+
+
+def test_check_of_this_machine_tells_what_it_found(hosts_file, capsys):
+    assert main(["hosts", "check", "local", "--hosts", str(hosts_file), "--json"]) == 0
+    (host,) = json.loads(capsys.readouterr().out)["hosts"]
+    assert host["host"] == "local" and host["is_reachable"]
+    topics = {finding["topic"]: finding for finding in host["findings"]}
+    assert topics["link"]["text"].startswith("this machine")
+    assert str(hosts_file.parent) in topics["work folder"]["text"]
+
+
+def test_check_takes_for_this_machine_what_the_file_says_of_it(hosts_file, capsys):
+    hosts_file.write_text("hosts: {local: {workdir: /dev/null/place, python: /nowhere/python3, roles: [train]}}")
+    assert main(["hosts", "check", "--hosts", str(hosts_file)]) == 4
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "BAD work folder /dev/null/place cannot be written (nor made in /dev/null)" in shown
+    assert "BAD environment local has no interpreter /nowhere/python3" in shown
+
+
+def test_check_notes_secrets_that_are_not_set_here(hosts_file, capsys, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setenv("WANDB_API_KEY", "S3cr3tValue")
+    hosts_file.write_text("hosts: {local: {secrets: [HF_TOKEN, WANDB_API_KEY]}}")
+    main(["hosts", "check", "--hosts", str(hosts_file)])
+    shown = capsys.readouterr().out
+    assert "HF_TOKEN not set in the environment here" in shown
+    assert "WANDB_API_KEY" not in shown and "S3cr3tValue" not in shown
+
+
+def test_check_of_a_host_that_is_not_known_gets_the_nearest(hosts_file, capsys):
+    assert main(["hosts", "check", "trainr", "--hosts", str(hosts_file)]) == 2
+    assert "did you mean trainer?" in capsys.readouterr().err
