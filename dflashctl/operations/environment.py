@@ -177,7 +177,8 @@ def ensure_environment(
         )
     began_s = time.monotonic()
     making = plan_making(plan, name=name, folder=found.folder, python=found.python, uv=found.uv, supervisor=supervisor)
-    say(f"{plan.host}: making environment {name} ({plan.kind}, {len(plan.requirements)} requirements)")
+    what = f"{len(plan.requirements)} requirement{'' if len(plan.requirements) == 1 else 's'}"
+    say(f"{plan.host}: making environment {name} ({plan.kind}, {what})")
     make_environment(shell, making, say, pause)
     say(f"{plan.host}: environment {name} is there after {time.monotonic() - began_s:.0f} s")
     return EnvironmentOnHost(

@@ -107,8 +107,9 @@ class _Waiting:
     pause: Callable[[float], None]
 
     def for_the_end(self) -> None:
-        said = ""
-        while (seen := self.ask(wait_s=WAIT_S)).state == "building":
+        said, wait_s = "", 1
+        while (seen := self.ask(wait_s=wait_s)).state == "building":
+            wait_s = min(WAIT_S, wait_s + 1)
             if seen.last not in ("", said):
                 self.say(f"{self.making.host}: {seen.last}")
                 said = seen.last
