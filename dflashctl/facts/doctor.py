@@ -105,7 +105,9 @@ def _tools(told: Told) -> Finding:
     needed = [tool for tool in missing if tool not in USEFUL_TOOLS]
     if needed:
         text = f"{name}{version} without {', '.join(needed)}"
-        return Finding("sh", "bad", text, "install coreutils, findutils, grep, sed and util-linux, or busybox")
+        return Finding(
+            "sh", "bad", text, "install coreutils, findutils, grep, gzip, sed, tar and util-linux, or busybox"
+        )
     if told.one("tools_work") != WORKING_TOOLS:
         text = f"{name}{version}: tail -c, head -c or base64 -d do not what POSIX and coreutils say"
         return Finding("sh", "bad", text, "put coreutils or busybox first on PATH")

@@ -222,3 +222,11 @@ def test_resolved_values_tell_where_each_comes_from(hosts_file):
 )
 def test_kind_of_a_file_shows_in_its_sections(hosts_file, text, is_hosts):
     assert is_hosts_file(hosts_file(text)) is is_hosts
+
+
+def test_example_of_the_docs_loads_once_its_jump_is_there(hosts_file):
+    text = (SAMPLE.parent / "docs" / "hosts.md").read_text()
+    example = text.partition("```yaml\n")[2].partition("```")[0]
+    inventory = load_inventory(hosts_file(example))
+    assert inventory.lookup("trainer").protected
+    assert inventory.jumps("trainer") == ("gateway",)
