@@ -21,7 +21,10 @@ def test_wheel_holds_both_packages_and_the_demo_target(tmp_path):
         "dflashctl/assets/demo_target/model.safetensors",
         "dflashctl/assets/demo_target/tokenizer.json",
         "dflashctl/assets/demo_data/prompts-heldout.jsonl",
+        "dflashctl/operations/bundle.sh",
+        "dflashctl/operations/requirements.txt",
         "dflashctl_remote/entry/train.py",
+        "dflashctl_remote/supervisor/proc.sh",
         "dflashctl_remote/spec/train.py",
     } <= names
     assert any(name.startswith("dflashctl/assets/demo_data/responses-train.jsonl") for name in names)
