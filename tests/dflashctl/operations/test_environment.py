@@ -26,7 +26,7 @@ from dflashctl.operations.environment import (
 )
 from dflashctl.operations.environment_plan import plan_environment
 from dflashctl.transport.local_shell import LocalShell
-from dflashctl.transport.process import family
+from dflashctl.transport.process import family, send
 from dflashctl.transport.shell import Script
 from dflashctl_remote.spec.process import ProcessToken
 from tiny_wheel import write_wheel
@@ -111,6 +111,14 @@ def cut_after_launch(shell):
             return answer
 
     return Cut()
+
+
+def end_making(token_path):
+    token = ProcessToken.model_validate_json(token_path.read_text())
+    # The supervisor first: it would write down the end.
+    for member in (token, *family(token)):
+        send(member, signal.SIGKILL)
+    return token
 
 
 def wait_for(claim, limit_s=20.0):
@@ -248,10 +256,7 @@ def test_a_making_that_died_is_cleaned_up_and_done_anew(ensure, plan, workdir, s
         ensure(plan(uv=program), shell=cut_after_launch)
     (making,) = Path(workdir, "envs").glob(".making-*")
     wait_for(lambda: list(Path(workdir, "envs").glob("[0-9a-f]*/pyvenv.cfg")))
-    token = ProcessToken.model_validate_json((making / "token.json").read_text())
-    # The supervisor first: it would write down the end.
-    for member in (token, *family(token)):
-        os.kill(member.pid, signal.SIGKILL)
+    token = end_making(making / "token.json")
     (half,) = Path(workdir, "envs").glob("[0-9a-f]*")
     (half / "of the half").write_text("")
     wait_for(lambda: not family(token))
@@ -422,6 +427,13 @@ def test_uv_is_found_in_the_home_folder(plan, workdir, tmp_path):
     (tmp_path / ".cargo" / "bin" / "uvx9").symlink_to(UV)
     shell = LocalShell("kpro6", sh=("/usr/bin/env", f"HOME={tmp_path}", "/bin/sh", "-s"))
     assert ask_environments(shell, workdir, plan(uv="uvx9")).uv == f"{tmp_path}/.cargo/bin/uvx9"
+
+
+def test_uv_finds_an_interpreter_by_its_version(shell, workdir, plan):
+    version = ".".join(map(str, sys.version_info[:2]))
+    found = ask_environments(shell, workdir, plan(python=version))
+    assert found.python_version.startswith(f"{version}.")
+    assert find_environment(plan(python=version), found) is None
 
 
 def test_a_missing_interpreter_is_told(ensure, plan):
