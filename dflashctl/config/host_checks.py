@@ -16,7 +16,7 @@ _SECRET_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 """Capitals only, so that a pasted token is not taken for a name."""
 _ACCESS_KEY_ID = re.compile(r"(AKIA|ASIA)[A-Z0-9]{12,}")
 _HOLDS_SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|(API|ACCESS|SECRET|PRIVATE)_KEY|ACCESS_KEY_ID)$")
-_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s]+@")
+_LOGIN_IN_URL = re.compile(r"https?://([^/@\s]+)@")
 _REACHED_BY = ("ssh", "address", "port", "user", "via", "identity_file")
 
 
@@ -96,7 +96,8 @@ def _check_secrets(host: HostSpec, key: Key, tree: Tree) -> None:
             hint = f"write secrets: [{name}]; the value then comes from your own environment"
             raise _fail(tree, at, "looks like a secret, and this file holds none", hint)
         _refuse_password((value,), at, tree)
-    _refuse_password((*host.install_args, *(host.requirements or ())), (*key, "install_args"), tree)
+    _refuse_password(host.install_args, (*key, "install_args"), tree)
+    _refuse_password(host.requirements or (), (*key, "requirements"), tree)
 
 
 def _check_secret_name(name: str, key: Key, tree: Tree) -> None:
@@ -106,8 +107,10 @@ def _check_secret_name(name: str, key: Key, tree: Tree) -> None:
 
 
 def _refuse_password(values: Iterable[str], key: Key, tree: Tree) -> None:
-    if any(_PASSWORD_IN_URL.search(value) for value in values):
-        raise _fail(tree, key, "an address holds a password", "name the variable that holds it under secrets:")
+    logins = [login for value in values for login in _LOGIN_IN_URL.findall(value)]
+    if any("${" not in login for login in logins):
+        hint = "name the variable that holds it under secrets:, for example UV_INDEX_URL"
+        raise _fail(tree, key, "an address holds a login", hint)
 
 
 def _check_ways(content: HostsFile, tree: Tree) -> None:

@@ -1,12 +1,20 @@
 # The GPUs of this host and who holds them, as far as that can be seen from here. Signals and changes nothing.
 # Uses say and bounded of doctor.sh, and proc.sh and lease.sh of the supervisor. Reads workdir, as in hosts.yaml.
 # Prints nvidia_smi=, gpu=, gpu_problem=, gpu_device=, gpu_minor=, gpu_app=, gpu_open=, process= and lease= lines.
+# Fails if the driver gave no answer: it is not asked again then.
 gpu_rows() {
   columns=index,uuid,name,memory.total,memory.used,driver_version
-  # Old ones do not know compute_cap.
-  told=$($ask --query-gpu=$columns,compute_cap 2>&1) || told=$($ask --query-gpu=$columns 2>&1)
+  told=$($ask --query-gpu=$columns,compute_cap 2>&1)
   code=$?
-  if [ "$code" = 0 ]; then printf '%s\n' "$told" | sed 's/^/gpu=/'; else say gpu_problem "exit code $code: $told"; fi
+  case "$code:$told" in
+    # Old ones do not know it.
+    *:*compute_cap*) told=$($ask --query-gpu=$columns 2>&1) && code=0 || code=$? ;;
+  esac
+  if [ "$code" != 0 ]; then
+    say gpu_problem "exit code $code: $told"
+    return 1
+  fi
+  printf '%s\n' "$told" | sed 's/^/gpu=/'
 }
 
 # Sets opens to PID NUMBER of each /dev/nvidiaNUMBER that a process has open. Only root sees those of other users.
@@ -47,8 +55,7 @@ tell_gpu_holders() {
   if command -v nvidia-smi >/dev/null 2>&1; then
     say nvidia_smi "$(command -v nvidia-smi)"
     ask="bounded 30 nvidia-smi --format=csv,noheader,nounits"
-    gpu_rows
-    apps=$($ask --query-compute-apps=gpu_uuid,pid,used_gpu_memory 2>/dev/null | grep '^GPU-')
+    gpu_rows && apps=$($ask --query-compute-apps=gpu_uuid,pid,used_gpu_memory 2>/dev/null | grep '^GPU-')
     [ -z "$apps" ] || printf '%s\n' "$apps" | sed 's/^/gpu_app=/'
   fi
   for device in /dev/nvidia[0-9]*; do [ -e "$device" ] && say gpu_device "${device#/dev/nvidia}"; done

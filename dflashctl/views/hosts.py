@@ -111,13 +111,18 @@ def _finding_table(findings: Iterable[Finding]) -> RenderableType:
     table.add_column(overflow="fold")
     for finding in findings:
         mark, style = MARKS[finding.level]
-        text = Text(finding.text, style="" if finding.level == "ok" else style)
+        text = Text(_printable(finding.text), style="" if finding.level == "ok" else style)
         if finding.cure:
-            text.append(f"\n-> {finding.cure}", style="default")
-        table.add_row(Text(mark, style=style), finding.topic, text)
+            text.append(f"\n-> {_printable(finding.cure)}", style="default")
+        table.add_row(Text(mark, style=style), _printable(finding.topic), text)
     return table
 
 
 def _worst(findings: Iterable[Finding]) -> str:
     levels = {finding.level for finding in findings}
     return next((MARKS[level][1] for level in ("bad", "note", "unknown") if level in levels), GOOD)
+
+
+def _printable(text: str) -> str:
+    """Much of it are words of the host; what moves a terminal's cursor becomes a question mark."""
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -149,6 +149,14 @@ def test_failure_of_nvidia_smi_is_told_in_its_own_words(ask, sh):
 
 
 @pytest.mark.parametrize("sh", SHELLS)
+def test_driver_that_gave_no_answer_is_not_asked_again(ask, sh, tmp_path):
+    told = ask(f"echo asked >>{tmp_path}/calls; kill -KILL $$", sh)
+    assert told.one("gpu_problem").startswith("exit code 137:")
+    assert (tmp_path / "calls").read_text() == "asked\n"
+    assert "hangs" in findings(told)["GPUs"].cure
+
+
+@pytest.mark.parametrize("sh", SHELLS)
 def test_process_and_lease_of_a_living_run_are_seen_on_the_host(ask, sh):
     marker = "00112233445566778899aabbccddeeff"
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

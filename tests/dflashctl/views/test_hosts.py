@@ -87,3 +87,8 @@ def test_host_that_did_not_answer_is_a_block_of_its_own_with_its_cure(text_of):
 
 def test_text_of_a_host_is_no_markup(text_of):
     assert "[bold]x[/bold]" in text_of(examination(examined(Finding("stdout", "note", "prints [bold]x[/bold]"))))
+
+
+def test_words_of_a_host_cannot_move_the_cursor(text_of):
+    shown = text_of(examination(examined(Finding("python", "bad", "no \x1b[2Jpy\udc80thon\n", "run \x07it"))))
+    assert "no ?[2Jpy?thon?" in shown and "run ?it" in shown
