@@ -45,11 +45,15 @@ environment_question() {
   [ -n "$python" ] || return 0
   # As it is, it sees what a job would see; else nothing of the user's settings is to count.
   "$python" ${env_kind:+-I} -c '
-import sys, sysconfig, platform
+import os, sys, sysconfig
 version = ".".join(str(part) for part in sys.version_info[:3])
 print("env_python_version=" + version)
 if sys.executable: print("env_python=" + sys.executable)
-print("env_platform=" + "-".join((sysconfig.get_platform(), sys.implementation.cache_tag, platform.libc_ver()[0])))
+try:
+    libc = os.confstr("CS_GNU_LIBC_VERSION").split()[0]
+except (ValueError, AttributeError):
+    libc = "other"
+print("env_platform=" + "-".join((sysconfig.get_platform(), sys.implementation.cache_tag, libc)))
 import importlib.util
 find = importlib.util.find_spec
 print("env_has_venv=%d" % (find("venv") is not None and find("ensurepip") is not None))

@@ -123,6 +123,12 @@ def test_a_noisy_login_shell_that_keeps_files_to_itself_does_not_matter(ns_lab, 
         assert value_in(ct129, ensure(connect("ct129"), spec(ct129))) == "1.0"
 
 
+@pytest.mark.parametrize("program", ["/bin/bash", "/bin/busybox"])
+def test_sh_may_be_any(ns_lab, ct129, connect, spec, program):
+    with ct129.sh_is(program):
+        assert value_in(ct129, ensure(connect("ct129"), spec(ct129))) == "1.0"
+
+
 def test_sessions_that_are_killed_while_it_is_made_do_not_matter(lab, ct129, connect, spec, place, slow_uv):
     program, word = slow_uv(ct129)
     killed = []
