@@ -103,8 +103,10 @@ def _problem(said: str) -> Finding:
         cure = (
             "the driver was updated under the running kernel module: reboot the machine (a container: match the host)"
         )
-    elif "exit code 137" in said or "exit code 124" in said:
+    elif said.startswith("exit code 137"):
+        # Of `timeout -s KILL`.
         cure = "the driver hangs: look at dmesg for Xid or NVRM lines; mostly only a reboot of the machine helps"
+        return Finding("GPUs", "bad", "nvidia-smi gave no answer and was ended", cure)
     elif "Insufficient Permissions" in said:
         cure = "give the user the right to /dev/nvidia* (group video or render)"
     else:

@@ -90,7 +90,7 @@ def test_driver_that_does_not_fit_its_library_is_bad_with_its_cure():
         ("", "note", "none: no nvidia-smi"),
         ("gpu_device=0\ngpu_device=1\n", "bad", "2 devices /dev/nvidia* and no nvidia-smi"),
         ("nvidia_smi=x\ngpu=No devices were found\n", "unknown", "No devices were found"),
-        ("nvidia_smi=x\ngpu_problem=exit code 137: \n", "bad", "exit code 137"),
+        ("nvidia_smi=x\ngpu_problem=exit code 137: Killed\n", "bad", "gave no answer and was ended"),
     ],
 )
 def test_host_that_tells_no_gpu_says_why(text, level, said):
