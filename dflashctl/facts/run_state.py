@@ -157,7 +157,7 @@ def _signal_name(number: int) -> str:
 
 def _without_a_word(token: ProcessToken, presence: Presence | None) -> tuple[State, str]:
     if presence == "another boot":
-        return "lost to reboot", f"the machine was started anew, and process {token.pid} is gone with it"
+        return "lost to reboot", f"the machine or its container was started anew, and process {token.pid} is gone with it"
     if presence == "another namespace":
         return "elsewhere", f"process {token.pid} is of another PID namespace than this one"
     return "ended without a word", f"process {token.pid} is gone and wrote no last event"

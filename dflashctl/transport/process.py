@@ -22,7 +22,7 @@ Presence = Literal["alive", "gone", "another boot", "another namespace"]
 def token_of(pid: int, marker: str) -> ProcessToken | None:
     """Who the process is now; None if it is not there."""
     stat = _stat(pid)
-    if stat is None:
+    if stat is None or pid == 1:
         return None
     return ProcessToken(
         boot_id=_boot_id(),
@@ -38,8 +38,14 @@ def presence(token: ProcessToken) -> Presence:
     """Whether the very process is there. A zombie has ended: it is gone."""
     if token.boot_id != _boot_id():
         return "another boot"
+    first = _stat(1)
+    if first is not None and first.start_ticks > token.start_ticks:
+        # All that there is is younger than the process: its container was started anew.
+        return "another boot"
     if token.pid_namespace != _pid_namespace():
         return "another namespace"
+    if token.pid <= 1:
+        return "gone"
     stat = _stat(token.pid)
     if stat is None or stat.state in "ZXx" or (stat.start_ticks, stat.uid) != (token.start_ticks, token.uid):
         return "gone"
@@ -140,7 +146,7 @@ class _Stat:
 
 
 def _stat(pid: int) -> _Stat | None:
-    if pid <= 1:
+    if pid < 1:
         return None
     try:
         folder = PROC / str(pid)

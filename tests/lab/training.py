@@ -18,12 +18,16 @@ SIZE = {"num_hidden_layers": 8, "hidden_size": 8, "intermediate_size": 16, "voca
 class Site:
     """One operator, and the three hosts with a target, a dataset, and an interpreter that runs the stand-in."""
 
-    def __init__(self, lab: Lab, folder: Path, **changes) -> None:
+    def __init__(self, lab: Lab, folder: Path, *, workdir: str = "", user: str | None = None, **changes) -> None:
+        """`workdir`: below the tests' own; `user`: other than the hosts' usual one."""
         python = {"python": f"~/{folder.name}-python/bin/python"}
         hosts = {name: {**python, **changes.pop(name, {})} for name in lab.hosts}
         self.lab = lab
+        if user is not None:
+            hosts = {name: {**spec, "user": user} for name, spec in hosts.items()}
         self.operator: Operator = lab.operator(folder, **hosts, **changes)
-        self.folder_name = folder.name
+        self.folder_name = folder.name + (f"/{workdir}" if workdir else "")
+        self.user = user
         info = DatasetInfo(
             num_documents=1, num_tokens=1000, num_supervised_tokens=500, num_skipped_rows=0, num_truncated=0,
             max_document_tokens=10, max_length_tokens=512, target="t", tokenizer_sha256="a", template_sha256="b",
@@ -33,7 +37,7 @@ class Site:
             kind="dataset", created_at_s=1.0, bundle_sha="b", files=(), about=info.model_dump(mode="json")
         )
         for host in lab.hosts.values():
-            home = host.home()
+            home = host.home(user)
             host.write(f"{home}/target/config.json", json.dumps(SIZE))
             host.write(f"{home}/dataset/manifest.json", manifest.model_dump_json(indent=2))
             self._make_interpreter(host, f"{home}/{folder.name}-python")
@@ -79,7 +83,7 @@ class Site:
         return {state["run"]["run_id"]: state["state"] for state in json.loads(done.out)}
 
     def folder(self, host: str, run: str) -> str:
-        return f"{self.lab.hosts[host].home()}/{self.folder_name}/runs/{run}"
+        return f"{self.lab.hosts[host].home(self.user)}/{self.folder_name}/runs/{run}"
 
     def processes(self, host: str, run: str):
         """Ground truth: what of the host's processes has the run's folder in its argv or its environment."""

@@ -178,7 +178,11 @@ def _refuse_full_disk(host: str, site: TrainSite, figures: Figures) -> None:
     needed = NUM_CHECKPOINTS_ROOM * figures.estimated_checkpoint_bytes
     if site.free_bytes is not None and site.free_bytes < needed:
         raise ConfigError(
-            f"{site.workdir} on {host} has {site.free_bytes / 1e9:.1f} GB free, and {NUM_CHECKPOINTS_ROOM} checkpoints "
-            f"are estimated at {needed / 1e9:.1f} GB",
+            f"{site.workdir} on {host} has {_size(site.free_bytes)} free, and {NUM_CHECKPOINTS_ROOM} checkpoints "
+            f"are estimated at {_size(needed)}",
             hint="free space there, or another workdir for that host in hosts.yaml",
         )
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"

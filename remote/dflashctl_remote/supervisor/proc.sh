@@ -81,6 +81,9 @@ token_presence() {
   proc_here && token_fields "$1" || return 0
   if [ "$token_boot" != "$here_boot" ]; then
     presence="another boot"
+  elif proc_stat 1 && [ "$stat_ticks" -gt "$token_ticks" ]; then
+    # All that there is is younger than the process: its container was started anew.
+    presence="another boot"
   elif [ "$token_namespace" != "$here_namespace" ]; then
     presence="another namespace"
   elif [ "$token_pid" -gt 1 ] && proc_is "$token_pid:$token_ticks" && proc_uid "$token_pid" && [ "$stat_uid" = "$token_uid" ]; then

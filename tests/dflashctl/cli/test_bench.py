@@ -133,7 +133,7 @@ def test_an_unknown_server_names_the_nearest(bench, capsys):
 def test_a_server_that_does_not_run_is_not_asked(bench, workdir, capsys):
     path = workdir.path / "servers" / "spec" / "server.json"
     record = ServerRecord.model_validate_json(path.read_text())
-    gone = record.token.model_copy(update={"start_ticks": 1})
+    gone = record.token.model_copy(update={"start_ticks": 2**40})
     path.write_text(record.model_copy(update={"token": gone, "stopped_at_s": 2.0}).model_dump_json())
     assert bench() == 6
     assert "server spec is not ready to be measured: it is stopped" in capsys.readouterr().err

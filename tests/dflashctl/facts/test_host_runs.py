@@ -45,12 +45,12 @@ STARTED = Started(at_s=501.0, job="train", pid=1, device="cpu")
 CASES = {
     "living": ((STARTED,), {}),
     "silent": ((), {}),
-    "finished": ((STARTED, Finished(at_s=502.0)), {"start_ticks": 1}),
-    "stopped": ((STARTED, Stopped(at_s=502.0, reason='he said "stop"\\')), {"start_ticks": 1}),
-    "died": ((STARTED,), {"start_ticks": 1}),
+    "finished": ((STARTED, Finished(at_s=502.0)), {"start_ticks": 2**40}),
+    "stopped": ((STARTED, Stopped(at_s=502.0, reason='he said "stop"\\')), {"start_ticks": 2**40}),
+    "died": ((STARTED,), {"start_ticks": 2**40}),
     "rebooted": ((STARTED,), {"boot_id": "another"}),
     "contained": ((STARTED,), {"pid_namespace": 4}),
-    "failed": ((STARTED,), {"start_ticks": 1, "exit_code": 3}),
+    "failed": ((STARTED,), {"start_ticks": 2**40, "exit_code": 3}),
     "resumed": ((STARTED.model_copy(update={"at_s": 1.0}), Stopped(at_s=2.0, reason="before")), {}),
 }
 

@@ -32,7 +32,7 @@ def rotated(run):
 @pytest.fixture
 def ended(run, transport):
     def end():
-        token = transport.token_of(os.getpid(), "nobody").model_copy(update={"start_ticks": 1})
+        token = transport.token_of(os.getpid(), "nobody").model_copy(update={"start_ticks": 2**40})
         (run.folder / "token.json").write_text(token.model_dump_json())
 
     return end

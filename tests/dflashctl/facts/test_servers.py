@@ -82,7 +82,7 @@ def server(tmp_path):
     return make
 
 
-GONE = {"start_ticks": 1}
+GONE = {"start_ticks": 2**40}
 FAILED = {"kind": "failed", "at_s": 1002.0, "error": "E", "message": "no such target", "exit_code": 2}
 STOPPED = {"kind": "stopped", "at_s": 1100.0, "reason": "stopped by SIGTERM"}
 

@@ -42,7 +42,7 @@ def test_a_living_process_is_known_again(sleeper):
 
 def test_another_process_with_the_same_pid_is_not_the_one(sleeper):
     child = sleeper()
-    stale = process.token_of(child.pid, "m").model_copy(update={"start_ticks": 1})
+    stale = process.token_of(child.pid, "m").model_copy(update={"start_ticks": 2**40})
     assert process.presence(stale) == "gone"
     assert process.send(stale, signal.SIGKILL) is False
     assert child.poll() is None

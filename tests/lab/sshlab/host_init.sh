@@ -22,7 +22,8 @@ chmod 711 "$root/root"
 mkdir -p "$root/run"
 mount -t tmpfs -o mode=755 run "$root/run"
 for shown in "$@"; do
-  [ -e "$root$shown" ] && continue
+  # There already, as more than the empty folder that an earlier boot has made for it.
+  [ -n "$(ls -A "$root$shown" 2>/dev/null)" ] && continue
   mkdir -p "$root$shown"
   mount --bind -o ro "$shown" "$root$shown"
 done

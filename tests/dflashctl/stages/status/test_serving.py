@@ -13,7 +13,7 @@ PROOF = Proof(at_s=NOW_S - 80, num_tokens=48, text="hello", tau=3.0, num_verify_
 
 
 def record(**changes):
-    token = ProcessToken(boot_id="b", pid=7, start_ticks=1, pid_namespace=1, uid=0, marker="m")
+    token = ProcessToken(boot_id="b", pid=7, start_ticks=2**40, pid_namespace=1, uid=0, marker="m")
     fields = {
         "name": "s", "host": "local", "engine": "reference", "base_url": ADDRESS, "model": "m", "target": "/targets/t",
         "drafter": "/d", "drafter_label": "r@400", "num_draft_tokens": 7, "argv": ("python",), "token": token,
