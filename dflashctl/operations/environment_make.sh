@@ -56,6 +56,7 @@ from importlib.metadata import distributions
 target = sys.argv[1]
 record = json.loads(os.environ["MAKE_RECORD"])
 record["installed"] = sorted({"%s==%s" % (d.metadata["Name"], d.version) for d in distributions()}, key=str.lower)
+record["python_version"] = ".".join(str(part) for part in sys.version_info[:3])
 record["created_at_s"] = time.time()
 aside = os.path.join(target, "env.json.part")
 with open(aside, "w", encoding="utf-8") as file:

@@ -169,6 +169,7 @@ def test_made_once_and_used_the_second_time(ensure, plan, workdir):
     record = json.loads(Path(workdir, "envs", first.name, "env.json").read_text())
     assert (record["kind"], record["requirements"]) == ("uv", ["tiny==1.0"])
     assert record["installed"] == ["tiny==1.0"]
+    assert record["python_version"] == ".".join(map(str, sys.version_info[:3]))
     assert [path.name for path in Path(workdir, "cache").iterdir()] == ["uv"]
     assert ensure.said[0] == f"kpro6: making environment {first.name} (uv, 1 requirement)"
 
