@@ -1,9 +1,10 @@
 """The life of a run on hosts that are not as one would like them; each is started, listed, read and stopped."""
 
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import pytest
-from training import ENDS_SOON, TRAINS, Site
+
+from training import TRAINS, Site
 
 SHELLS = ["/bin/tcsh", "/usr/bin/fish", "/bin/dash"]
 NOISE = "echo welcome; echo 'state=running end 0' >&2; echo run=r9; stty -a; printf 'no line end'\n"
