@@ -1,6 +1,7 @@
 # make demo     the whole life of a drafter on this machine, in minutes
 # make test     the tests          make check   lint, types, import contracts
 # make e2e      the slow tests     make clean   remove the environment and what was built
+# make bench-remote  how fast commands are on hosts behind SSH (three in network namespaces; needs root and sshd)
 # make test-peers   compare with the packages of others, in .venv-peers (their pins clash with ours)
 #
 # Each makes .venv and installs what it needs. Variables:
@@ -28,7 +29,7 @@ PEERS_PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 .venv-peers/bin/python -m pip insta
 RUNTIME := train,serve$(if $(GPU),$(comma)gpu)
 INPUTS := pyproject.toml constraints.txt Makefile
 
-.PHONY: help demo test check e2e peers test-peers clean
+.PHONY: help demo test check e2e peers test-peers bench-remote clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -47,6 +48,9 @@ check: .venv/.dev
 
 e2e: .venv/.e2e
 	$(BIN)/python -m pytest -q -s -m "slow and not gpu and not peers"
+
+bench-remote: .venv/.dev
+	$(BIN)/python scripts/bench_remote.py
 
 peers: .venv-peers/.ready
 

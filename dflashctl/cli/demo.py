@@ -141,7 +141,9 @@ def _plan(
 
 def _run(arguments: tuple[str, ...], *, is_quiet: bool) -> None:
     """One of our own command lines, through the parser and the command that a shell would reach."""
-    from dflashctl.cli.app import app
+    from dflashctl.cli.app import make_app
+
+    app = make_app((arguments[0],))
 
     if is_quiet:
         with contextlib.redirect_stdout(io.StringIO()):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from dflashctl.cli.app import app
+from dflashctl.cli.app import make_app
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ("README.md", "docs/architecture.md", "docs/adding.md")
@@ -28,7 +28,7 @@ def targets_in(document: str) -> set[str]:
 def test_every_command_shown_exists_with_its_options(document):
     for line in commands_in(document):
         words = shlex.split(line, comments=True)[1:]
-        command = get_command(app)
+        command = get_command(make_app())
         while words and hasattr(command, "commands") and not words[0].startswith("-"):
             assert words[0] in command.commands, f"{document}: {line}"
             command = command.commands[words.pop(0)]

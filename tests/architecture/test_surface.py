@@ -5,7 +5,7 @@ from pathlib import Path
 
 from typer.main import get_command
 
-from dflashctl.cli.app import app
+from dflashctl.cli.app import make_app
 
 GOLDEN = Path(__file__).parent / "golden" / "surface.txt"
 
@@ -23,7 +23,7 @@ def lines_of(command, path):
 
 
 def test_command_tree_is_the_one_agreed_on():
-    tree = "\n".join(lines_of(get_command(app), ["dflashctl"])) + "\n"
+    tree = "\n".join(lines_of(get_command(make_app()), ["dflashctl"])) + "\n"
     if os.environ.get("DFLASHCTL_UPDATE_GOLDEN"):
         GOLDEN.write_text(tree)
     assert tree == GOLDEN.read_text()

@@ -1,0 +1,110 @@
+"""How fast the everyday commands are on hosts behind SSH: `make bench-remote`.
+
+Three real hosts in network namespaces (tests/lab). All arms take turns in each round, and the ratios that matter are
+printed: `train list` over all hosts against `ssh HOST true` of the slowest, a confirmed launch, connections a command.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "remote"), str(ROOT / "tests" / "lab")]
+
+from dflashctl.transport.machine import describe_machine  # noqa: E402
+from sshlab import Lab, means  # noqa: E402
+from training import ENDS_SOON, TRAINS, Site  # noqa: E402
+
+LIST_RATIO, LIST_EXTRA_S, LAUNCH_S = 1.3, 0.3, 1.5
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rtt-ms", type=float, default=0.0, help="added to the links of ct129 and of kpro6")
+    parser.add_argument("--json", type=Path, help="write all times here")
+    arguments = parser.parse_args()
+    allowed = means()
+    print(f"{describe_machine()}; {allowed}; {arguments.rounds} rounds, {arguments.rtt_ms:g} ms added")
+    if allowed.mode == "none":
+        return 2
+    with Lab(allowed.mode) as lab, lab.in_operator(), ExitStack() as stack:
+        site = Site(lab, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        if arguments.rtt_ms:
+            for name in ("ct129", "kpro6"):
+                stack.enter_context(lab.hosts[name].delay(arguments.rtt_ms / 1000))
+        times = measure(lab, site, arguments.rounds)
+    return report(times, arguments.json)
+
+
+def measure(lab: Lab, site: Site, rounds: int) -> dict[str, list[float]]:
+    """Seconds of every arm in every round; runs and connections that were left are told too."""
+    for name in lab.hosts:
+        for number in range(3):
+            _checked(site.start(name, f"before-{number}", ENDS_SOON))
+    times: dict[str, list[float]] = {}
+    for number in range(rounds + 1):
+        for name in lab.hosts:
+            _time(times, f"ssh {name} true", lambda name=name: site.operator.ssh(name, "true"))
+        before = _logins(lab)
+        _time(times, "train list, 3 hosts", lambda: site.operator.cli("train", "list", "--all"))
+        # The jump host is asked for itself, and the way to kpro6 leads through it over the same connection.
+        times.setdefault("connections of a list", []).append(_logins(lab) - before)
+        for name in ("ct129", "kpro6"):
+            run = f"bench-{number}"
+            before = lab.hosts[name].read("/var/log/lab-sshd.log").count(b"Accepted publickey")
+            _time(times, f"start on {name}", lambda name=name, run=run: site.start(name, run, TRAINS))
+            after = lab.hosts[name].read("/var/log/lab-sshd.log").count(b"Accepted publickey")
+            times.setdefault(f"connections of a start on {name}", []).append(after - before)
+            _checked(site.stop(name, run))
+        _time(times, "dflashctl --help", lambda: site.operator.cli("--help"))
+    # The first round warms what can be warm.
+    return {arm: values[1:] for arm, values in times.items()}
+
+
+def report(times: dict[str, list[float]], path: Path | None) -> int:
+    for arm, values in times.items():
+        unit = "" if arm.startswith("connections") else " s"
+        print(f"{arm:32} median {statistics.median(values):.3f}{unit}  min {min(values):.3f}  max {max(values):.3f}")
+    slowest = max((statistics.median(v), arm) for arm, v in times.items() if arm.startswith("ssh "))
+    listed = statistics.median(times["train list, 3 hosts"])
+    allowed_s = LIST_RATIO * slowest[0] + LIST_EXTRA_S
+    launch = max(statistics.median(v) for arm, v in times.items() if arm.startswith("start on"))
+    claims = {
+        f"train list: {listed:.3f} s, {listed / slowest[0]:.2f} x {slowest[1]}; allowed {allowed_s:.3f} s": listed
+        <= allowed_s,
+        f"confirmed launch: {launch:.3f} s; allowed {LAUNCH_S} s": launch <= LAUNCH_S,
+        "one connection a host and command": set(times["connections of a list"]) == {3}
+        and {n for arm, v in times.items() if arm.startswith("connections of a start") for n in v} == {1},
+    }
+    for claim, holds in claims.items():
+        print(f"{'holds' if holds else 'MISSED'}: {claim}")
+    if path is not None:
+        path.write_text(json.dumps(times, indent=1))
+    return 0 if all(claims.values()) else 1
+
+
+def _time(times: dict[str, list[float]], arm: str, act) -> None:
+    began_s = time.perf_counter()
+    done = act()
+    times.setdefault(arm, []).append(time.perf_counter() - began_s)
+    _checked(done)
+
+
+def _checked(done) -> None:
+    if done.code != 0:
+        raise subprocess.SubprocessError(f"exit code {done.code}: {done.err}")
+
+
+def _logins(lab: Lab) -> int:
+    return sum(host.read("/var/log/lab-sshd.log").count(b"Accepted publickey") for host in lab.hosts.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
