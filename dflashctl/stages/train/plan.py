@@ -8,7 +8,7 @@ from dflashctl.stages.jobs import JobPlan, Site, plan_job
 from dflashctl.targets import TargetSize
 from dflashctl.transport.base import Git
 from dflashctl_remote.spec.data import DatasetInfo
-from dflashctl_remote.spec.drafter import DrafterSpec, even_taps
+from dflashctl_remote.spec.drafter import DrafterSpec, chosen_taps
 from dflashctl_remote.spec.train import RunRecord, TrainSpec
 
 
@@ -48,7 +48,7 @@ def plan_train(
     now_s: float,
     is_detached: bool = False,
 ) -> TrainPlan:
-    """Raises ConfigError if a batch has no room for one anchor."""
+    """Raises ConfigError if a batch has no room for one anchor, BadInput for taps that the target does not have."""
     record = record_of(spec, run, bundle_sha=bundle_sha, git=git, now_s=now_s)
     return TrainPlan(
         run=run,
@@ -84,7 +84,7 @@ def plan_run_job(run: RunRef, record: RunRecord, site: Site, *, is_detached: boo
 
 def figures_of(spec: TrainSpec, target: TargetSize, dataset: DatasetInfo) -> Figures:
     drafter = spec.drafter
-    taps = drafter.tap_layers or even_taps(target.num_layers, drafter.num_taps)
+    taps = chosen_taps(drafter, target.num_layers)
     anchors = spec.batch.num_anchors(drafter.block_size)
     if anchors < 1:
         raise ConfigError(
@@ -97,7 +97,7 @@ def figures_of(spec: TrainSpec, target: TargetSize, dataset: DatasetInfo) -> Fig
     # fp32: weights in the export, weights and two moments in the state; bf16: half-size weights in the export
     weight_bytes = 2 if spec.dtype == "bfloat16" or (spec.dtype == "auto" and spec.device == "cuda") else 4
     return Figures(
-        tap_layers=tuple(taps),
+        tap_layers=taps,
         num_drafter_parameters=num_parameters,
         context_tokens_per_step=spec.batch.tokens_per_batch * spec.optim.accumulation,
         anchors_per_batch=anchors,

@@ -205,20 +205,29 @@ def even_taps(num_target_layers: int, num_taps: int) -> tuple[int, ...]:
     return tuple(round(1 + i * span / (num_taps - 1)) for i in range(num_taps))
 
 
+def chosen_taps(spec: DrafterSpec, num_target_layers: int) -> tuple[int, ...]:
+    """Those of the spec, else by z-lab's rule. Raises BadInput for taps out of range, repeated or not rising."""
+    taps = spec.tap_layers if spec.tap_layers is not None else even_taps(num_target_layers, spec.num_taps)
+    if not taps or min(taps) < 0 or max(taps) >= num_target_layers:
+        raise BadInput(
+            f"taps {list(taps)} are out of range: the target has layers 0 to {num_target_layers - 1}",
+            hint="set drafter.tap_layers, or fewer drafter.num_taps",
+        )
+    if list(taps) != sorted(set(taps)):
+        raise BadInput(
+            f"taps {list(taps)} must be rising and differ from one another",
+            hint="set drafter.tap_layers, or fewer drafter.num_taps",
+        )
+    return tuple(taps)
+
+
 def resolve_drafter(spec: DrafterSpec, target: TargetShape) -> DrafterConfig:
     """Fill the spec from the target and check what would make a drafter silently useless.
 
     Raises BadInput: taps out of range or repeated, mask token missing, out of the vocabulary, or equal to
     pad or eos, a window without sliding layers or the reverse, heads that do not divide.
     """
-    taps = spec.tap_layers if spec.tap_layers is not None else even_taps(target.num_layers, spec.num_taps)
-    if not taps or min(taps) < 0 or max(taps) >= target.num_layers:
-        raise BadInput(
-            f"taps {list(taps)} are out of range: the target has layers 0 to {target.num_layers - 1}",
-            hint="set drafter.tap_layers, or fewer drafter.num_taps",
-        )
-    if list(taps) != sorted(set(taps)):
-        raise BadInput(f"taps {list(taps)} must be rising and differ from one another")
+    taps = chosen_taps(spec, target.num_layers)
     mask = spec.mask_token_id if spec.mask_token_id is not None else target.mask_token_id
     if mask is None:
         raise BadInput(

@@ -9,6 +9,7 @@ from dflashctl.stages.train.plan import figures_of, num_drafter_parameters, plan
 from dflashctl.targets import TargetSize
 from dflashctl.transport.base import Git
 from dflashctl_remote.spec.drafter import DrafterSpec
+from dflashctl_remote.spec.errors import BadInput
 from dflashctl_remote.spec.train import BatchSpec, OptimSpec, RunRecord, TrainSpec
 
 QWEN36_27B = TargetSize(num_layers=64, hidden_size=5120, intermediate_size=17408, vocab_size=248320)
@@ -57,3 +58,9 @@ def test_plan_keeps_spec_and_origin_of_the_code_in_the_record(dataset_info):
     assert record == plan.record
     assert (record.bundle_sha, record.git_sha, record.is_git_dirty) == ("b" * 64, "c" * 40, True)
     assert plan.job.spec_path == Path("/w/runs/r/run.json")
+
+
+def test_taps_that_the_target_does_not_have_are_refused_before_anything_is_started(dataset_info):
+    few = TargetSize(num_layers=4, hidden_size=8, intermediate_size=16, vocab_size=32)
+    with pytest.raises(BadInput, match="must be rising"):
+        figures_of(TrainSpec(target="/t", dataset="/d", num_steps=1), few, dataset_info)
