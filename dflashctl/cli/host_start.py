@@ -28,6 +28,8 @@ def plan_new(
     run_id: str,
     gpus: tuple[str, ...],
     git: Git | None,
+    *,
+    num_restarts: int,
 ) -> HostPlan:
     """What a start will do; paths of run.yaml are the host's, here as everywhere in this tool from where you are."""
     spec = load_section("train", TrainSpec, config, overrides)
@@ -41,13 +43,14 @@ def plan_new(
         bundle_sha=bundle_sha(),
         git=git,
         secrets=_secrets(place),
+        num_restarts=num_restarts,
         now_s=time.time(),
     )
     return plan_start(place, wanted)
 
 
 def plan_again(
-    place: Place, run_id: str, gpus: tuple[str, ...], touch: tuple[str, ...], *, is_dry_run: bool
+    place: Place, run_id: str, gpus: tuple[str, ...], touch: tuple[str, ...], *, num_restarts: int, is_dry_run: bool
 ) -> HostPlan:
     """What a resume will do. Raises ConfigError if the run runs or has finished, or is protected and not named."""
     found = run_on(place.shell, place.workdir, run_id)
@@ -58,7 +61,7 @@ def plan_again(
             f"run {run_id} on {place.host} is {found.state.state}, there is nothing to resume",
             hint=found.state.run.command("watch"),
         )
-    return plan_resume(place, found.state.run, found.record, gpus, _secrets(place))
+    return plan_resume(place, found.state.run, found.record, gpus, _secrets(place), num_restarts)
 
 
 def begin(place: Place, plan: HostPlan, out: Output, touch: tuple[str, ...], *, is_detached: bool) -> None:

@@ -27,6 +27,7 @@ from dflashctl.cli.options import (
 )
 from dflashctl.cli.output import Output
 from dflashctl.config.load import Override
+from dflashctl.errors import ConfigError
 from dflashctl.transport.base import Git
 
 app = typer.Typer(no_args_is_help=True, help="Train a drafter; watch, stop and resume runs.")
@@ -39,6 +40,12 @@ Detach = Annotated[bool, typer.Option("--detach", help="Start it and return; it 
 WorkdirOption = Annotated[
     Path | None,
     typer.Option("--workdir", metavar="DIR", help=f"Default: that of the host; here {DEFAULT_WORKDIR}."),
+]
+Restarts = Annotated[
+    int,
+    typer.Option(
+        "--restarts", min=0, help="So often a supervised run is started again after a bad end, never after a stop."
+    ),
 ]
 GpuOption = Annotated[
     list[str] | None,
@@ -83,6 +90,7 @@ def start(
     steps: Steps = None,
     run_id: RunId = None,
     gpu: GpuOption = None,
+    restarts: Restarts = 0,
     detach: Detach = False,
     touch: Touch = None,
     workdir: WorkdirOption = None,
@@ -101,12 +109,13 @@ def start(
         from dflashctl.views.host_plan import host_plan, host_plan_document
 
         place = place_of(host, hosts, workdir)
-        made = host_start.plan_new(place, config, overrides, name, tuple(gpu or ()), _git())
+        made = host_start.plan_new(place, config, overrides, name, tuple(gpu or ()), _git(), num_restarts=restarts)
         if dry_run:
             out.result(host_plan_document(made), host_plan(made))
             return
         host_start.begin(place, made, out, tuple(touch or ()), is_detached=detach)
         return
+    _refuse_unsupervised(gpu, restarts)
     from dflashctl.cli.start_run import make_plan, watch_own
     from dflashctl.stages.train.apply import start as start_run
     from dflashctl.views.tables import train_plan
@@ -124,6 +133,7 @@ def start(
 def resume(
     run: RunArgument,
     gpu: GpuOption = None,
+    restarts: Restarts = 0,
     detach: Detach = False,
     touch: Touch = None,
     workdir: WorkdirOption = None,
@@ -140,12 +150,15 @@ def resume(
         from dflashctl.views.host_plan import host_plan, host_plan_document
 
         place = place_of(host, hosts, workdir)
-        made = host_start.plan_again(place, run, tuple(gpu or ()), tuple(touch or ()), is_dry_run=dry_run)
+        made = host_start.plan_again(
+            place, run, tuple(gpu or ()), tuple(touch or ()), num_restarts=restarts, is_dry_run=dry_run
+        )
         if dry_run:
             out.result(host_plan_document(made), host_plan(made))
             return
         host_start.begin(place, made, out, tuple(touch or ()), is_detached=detach)
         return
+    _refuse_unsupervised(gpu, restarts)
     from dflashctl.cli.start_run import watch_own
     from dflashctl.config.protection import require_touch
     from dflashctl.facts.runs import read_record
@@ -262,6 +275,13 @@ def stop(
     host_runs.stop(place, run, grace_s, Output(is_json=json), tuple(touch or ()), is_dry_run=dry_run)
 
 
+def _refuse_unsupervised(gpus: list[str] | None, restarts: int) -> None:
+    """What only a supervisor can do is not passed over in silence."""
+    if gpus or restarts:
+        given = "--gpu" if gpus else "--restarts"
+        raise ConfigError(f"{given} needs a supervisor, and a run that is watched from here has none", hint="--detach")
+
+
 def _show_host_plan(
     host: str,
     hosts: Path | None,
@@ -277,7 +297,7 @@ def _show_host_plan(
     from dflashctl.views.host_plan import host_plan, host_plan_document
 
     place = place_of(host, hosts, workdir)
-    made = host_start.plan_new(place, config, overrides, run_id, tuple(gpus or ()), _git())
+    made = host_start.plan_new(place, config, overrides, run_id, tuple(gpus or ()), _git(), num_restarts=0)
     out.result(host_plan_document(made), host_plan(made))
 
 

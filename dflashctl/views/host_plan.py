@@ -24,6 +24,7 @@ def host_plan(plan: HostPlan) -> RenderableType:
     grid.add_row("environment", Text(_environment(plan)))
     grid.add_row("gpus", Text(", ".join(job.gpus) or "none"))
     grid.add_row("port", "a free one, leased" if job.needs_port else "none")
+    grid.add_row("restarts", f"{job.num_restarts} after a bad end, {job.restart_delay_s:g} s apart")
     grid.add_row("argv", Text(shlex.join(job.argv)))
     grid.add_row("env", Text(" ".join(f"{name}={shlex.quote(value)}" for name, value in job.env)))
     if job.secrets:
@@ -52,6 +53,7 @@ def host_plan_document(plan: HostPlan) -> dict[str, Any]:
         "env": dict(job.env),
         "secrets": {name: len(value) for name, value in job.secrets},
         "gpus": job.gpus,
+        "restarts": job.num_restarts,
         "bundle": {"root": plan.bundle.root, "presence": plan.bundle.presence},
         "environment": {"name": plan.environment_name, "is_there": plan.has_environment, "python": job.argv[0]},
         "free_bytes": plan.free_bytes,

@@ -86,6 +86,8 @@ def test_a_dry_run_asks_and_changes_nothing(site, ct129):
     assert done.code == 0, done.err
     assert "nothing was started or sent" in done.out
     assert not ct129.exists(f"{ct129.home()}/{site.folder_name}")
+    told = json.loads(site.start("ct129", "r1", TRAINS, "--dry-run", "--json", "--restarts", "2").out)
+    assert (told["restarts"], told["bundle"]["presence"]) == (2, "absent")
 
 
 def test_runs_of_all_hosts_are_listed_and_a_dead_one_as_it_was(site, lab, ct129):

@@ -38,6 +38,7 @@ class Wanted:
     bundle_sha: str
     git: Git | None
     secrets: tuple[tuple[str, str], ...]
+    num_restarts: int
     now_s: float
 
 
@@ -72,15 +73,20 @@ def plan_start(place: Place, wanted: Wanted) -> HostPlan:
     run = RunRef(ref.run_id, ref.folder, place.host)
     spec = wanted.spec.model_copy(update={"target": asked.site.target, "dataset": asked.site.dataset})
     record = record_of(spec, run, bundle_sha=wanted.bundle_sha, git=wanted.git, now_s=wanted.now_s)
-    return _plan(place, asked, run, record, wanted.gpus, wanted.secrets, is_resume=False)
+    return _plan(place, asked, run, record, wanted.gpus, wanted.secrets, wanted.num_restarts, is_resume=False)
 
 
 def plan_resume(
-    place: Place, run: RunRef, record: RunRecord, gpus: tuple[str, ...], secrets: tuple[tuple[str, str], ...]
+    place: Place,
+    run: RunRef,
+    record: RunRecord,
+    gpus: tuple[str, ...],
+    secrets: tuple[tuple[str, str], ...],
+    num_restarts: int,
 ) -> HostPlan:
     """Go on with the spec that the run was started with, by the code of today. Raises as `plan_start`."""
     asked = _ask(place, record.train, run.run_id, secrets)
-    return _plan(place, asked, run, record, gpus, secrets, is_resume=True)
+    return _plan(place, asked, run, record, gpus, secrets, num_restarts, is_resume=True)
 
 
 def carry_out(plan: HostPlan, place: Place, *, may_change_environment: bool, say: Say) -> Launched:
@@ -134,6 +140,7 @@ def _plan(
     record: RunRecord,
     gpus: tuple[str, ...],
     secrets: tuple[tuple[str, str], ...],
+    num_restarts: int,
     *,
     is_resume: bool,
 ) -> HostPlan:
@@ -156,6 +163,7 @@ def _plan(
         workdir=asked.site.workdir,
         secrets=secrets,
         gpus=leased,
+        num_restarts=num_restarts,
     )
     return HostPlan(
         host=place.host,

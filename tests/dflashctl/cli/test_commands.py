@@ -119,3 +119,10 @@ def test_debug_may_stand_anywhere(tmp_path, capsys):
 def test_demo_of_a_folder_that_is_no_model_exits_2(tmp_path, capsys):
     assert main(["demo", "--target", str(tmp_path), "--workdir", str(tmp_path / "w")]) == 2
     assert "not the folder of a Hugging Face causal LM" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--gpu", "--restarts"])
+def test_what_needs_a_supervisor_is_refused_without_one(tmp_path, option, capsys):
+    words = ["train", "start", "--target", "/t", "--dataset", "/d", "--steps", "3", "--workdir", str(tmp_path)]
+    assert main([*words, option, "1"]) == 2
+    assert f"{option} needs a supervisor" in capsys.readouterr().err
