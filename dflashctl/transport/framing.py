@@ -1,7 +1,7 @@
 """Telling a script's answer from everything else that a login shell may print, and from an answer that was cut off.
 
 A script is sent as one compound command, so that half of it, after a cut, runs not at all. Its output stands between
-two lines that hold a random number; the second one holds the exit code too. Without it the outcome is not known.
+two marks that hold a random number; the second one holds the exit code too. Without it the outcome is not known.
 """
 
 import secrets
@@ -23,7 +23,7 @@ class Frame:
 
     def wrap(self, script: Script) -> bytes:
         """What goes to the standard input of `/bin/sh -s`."""
-        begin, end = f"\\n{self.nonce} begin\\n", f"\\n{self.nonce} end "
+        begin, end = f"\\036{self.nonce} begin\\n", f"\\036{self.nonce} end "
         return (
             f"(printf '{begin}'; printf '{begin}' >&2\n"
             # Its own subshell, so that an `exit` of it ends in the lines below; and nothing of it reads this input.
@@ -31,12 +31,14 @@ class Frame:
             f"set -- \"$?\"; printf '{end}' >&2; printf '{end}%s\\n' \"$1\"\n"
         ).encode() + LAST
 
+    # Marks start with a byte that no line ends with, so that no end of a line is held back as the start of a mark.
+
     def begin(self) -> bytes:
-        return f"\n{self.nonce} begin\n".encode()
+        return f"\036{self.nonce} begin\n".encode()
 
     def end(self) -> bytes:
         """What stands before the exit code, and on stderr at the end."""
-        return f"\n{self.nonce} end ".encode()
+        return f"\036{self.nonce} end ".encode()
 
 
 class Reader:

@@ -33,6 +33,7 @@ def read(alias: str, options: tuple[str, ...], settings: SshSettings) -> Options
             (ssh, "-G", "-T", *file, *options, "--", alias),
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            env=dict(settings.variables) or None,
             timeout=ASK_S,
             check=False,
         )

@@ -112,7 +112,8 @@ def _greet(transport: "_Transport", hop: Hop, lines: tuple[Line, ...], host: str
     try:
         transport.start_client(timeout=GREET_S)
     except (SSHException, OSError, EOFError) as error:
-        raise unreachable(host, *why_not_greeted(hop, error, GREET_S)) from error
+        has_greeted = bool(transport.remote_version)
+        raise unreachable(host, *why_not_greeted(hop, error, GREET_S, has_greeted=has_greeted)) from error
     if transport.host_key is None or not transport.initial_kex_done:
         raise unreachable(
             host, f"{place(hop)} did not finish the SSH greeting within {GREET_S:g} s", f"ssh -v {hop.alias}"

@@ -11,6 +11,13 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    SSHCertificate,
+    load_ssh_public_identity,
+)
 from paramiko import Message, PKey, SSHException
 from paramiko.agent import AgentKey, AgentSSH
 
@@ -110,8 +117,14 @@ class Keys:
 def _signed(key: PKey | AgentKey, file: str) -> PKey | AgentKey | None:
     """The key with that certificate; None if it belongs to another."""
     try:
+        certificate = load_ssh_public_identity(Path(file).read_bytes())
+        if not isinstance(certificate, SSHCertificate):
+            return None
+        own = certificate.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        if base64.b64decode(own.split()[1]) != key.asbytes():
+            return None
         key.load_certificate(file)
-    except (SSHException, ValueError, OSError):
+    except (SSHException, UnsupportedAlgorithm, ValueError, OSError):
         return None
     return key
 

@@ -53,17 +53,16 @@ def why_not_forwarded(jump: Hop, hop: Hop, code: int | None, words: str) -> tupl
     return f"its jump host {jump.alias} did not open the way to {target} ({words})", f"ssh -v {jump.alias}"
 
 
-def why_not_greeted(hop: Hop, error: Exception, limit_s: float) -> tuple[str, str]:
+def why_not_greeted(hop: Hop, error: Exception, limit_s: float, *, has_greeted: bool) -> tuple[str, str]:
     """Reason and hint, for a host that was connected to and did not agree on keys for the connection."""
-    words = said(error)
-    if hop.proxy_command is not None and "banner" in words:
-        return f"its ProxyCommand brought no SSH server ({hop.proxy_command})", f"ssh -v {hop.alias}"
-    if "banner" in words:
-        how = f"said nothing within {limit_s:g} s" if isinstance(error.__context__, TimeoutError) else "hung up"
-        return (
-            f"{place(hop)} took the connection and {how}, where an SSH server greets",
-            "check the port; a host with too many logins at once, or one that bans this address, does so too",
-        )
-    if "no acceptable" in words:
-        return f"{place(hop)} and this machine have no algorithm in common ({words})", f"ssh -v {hop.alias}"
-    return f"{place(hop)} closed the connection during the greeting ({words})", f"ssh -v {hop.alias}"
+    if has_greeted:
+        if "no acceptable" in str(error):
+            return f"{place(hop)} and this machine have no algorithm in common ({said(error)})", f"ssh -v {hop.alias}"
+        return f"{place(hop)} hung up during the greeting ({said(error)})", f"ssh -v {hop.alias}"
+    if hop.proxy_command is not None:
+        return f"its ProxyCommand brings no SSH server ({hop.proxy_command})", f"ssh -v {hop.alias}"
+    how = f"said nothing within {limit_s:g} s" if isinstance(error.__context__, TimeoutError) else "hung up"
+    return (
+        f"{place(hop)} took the connection and {how}, where an SSH server greets",
+        "check the port; a host with too many logins at once, or one that bans this address, does so too",
+    )
