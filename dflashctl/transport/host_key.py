@@ -22,6 +22,7 @@ def known_lines(hop: Hop, host: str) -> tuple[Line, ...]:
 
 def check_host_key(hop: Hop, key: HostKey, lines: tuple[Line, ...], host: str) -> None:
     """`lines`: as from `known_lines`. Raises HostUnreachable, saying `host`, for any key but the known one."""
+    _refuse_revoked(hop, key, host)
     verdict = known_hosts.judge(key, lines)
     if verdict.kind == "new":
         verdict = _keep(hop, key, host)
@@ -47,6 +48,26 @@ def check_host_key(hop: Hop, key: HostKey, lines: tuple[Line, ...], host: str) -
         f"{hop.host_key_name} is known through a certificate authority only ({where}), which dflashctl cannot check",
         f"compare {key.type} {key.fingerprint} with its key on its own console, and add that to known_hosts",
     )
+
+
+def _refuse_revoked(hop: Hop, key: HostKey, host: str) -> None:
+    if hop.revoked_keys is None:
+        return
+    try:
+        is_revoked = known_hosts.is_revoked(key, hop.revoked_keys)
+    except (OSError, ValueError) as error:
+        # As OpenSSH: what cannot be looked up is not accepted.
+        raise unreachable(
+            host,
+            f"whether the host key of {hop.host_key_name} is revoked cannot be told ({error})",
+            f"make RevokedHostKeys of {hop.alias} in ssh_config a readable file of public keys",
+        ) from error
+    if is_revoked:
+        raise unreachable(
+            host,
+            f"{hop.host_key_name} shows the host key {key.type} {key.fingerprint}, which {hop.revoked_keys} revokes",
+            "nothing was sent there; ask whoever runs it for its new key",
+        )
 
 
 def _keep(hop: Hop, key: HostKey, host: str) -> Verdict:

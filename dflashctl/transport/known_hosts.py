@@ -66,6 +66,15 @@ def lines_of(name: str, files: tuple[str, ...]) -> tuple[Line, ...]:
     return tuple(found)
 
 
+def is_revoked(key: HostKey, file: str) -> bool:
+    """Whether a file of public keys, one a line, has this one. Raises OSError, and ValueError for a binary list."""
+    text = Path(file).read_bytes()
+    if text.startswith(b"SSHKRL"):
+        raise ValueError(f"{file} is a binary list")
+    lines = (line.split() for line in text.decode("utf-8", "replace").splitlines())
+    return any(words[1:2] == [base64.b64encode(key.blob).decode("ascii")] for words in lines)
+
+
 def judge(key: HostKey, lines: tuple[Line, ...]) -> Verdict:
     """`lines`: of this host. A host known by other keys than the one that it shows has changed, whatever the types."""
     for line in lines:

@@ -37,6 +37,8 @@ class Hop:
     known_hosts: tuple[str, ...] = ()
     """The user's files; a key seen for the first time is added to the first."""
     system_known_hosts: tuple[str, ...] = ()
+    revoked_keys: str | None = None
+    """A file of keys that no host may show."""
     is_strict: bool = False
     """StrictHostKeyChecking yes: a key seen for the first time is refused."""
     hashes_known_hosts: bool = False
@@ -139,6 +141,7 @@ def _hop(alias: str, found: ssh_config_reader.Options, settings: SshSettings) ->
     tokens = {"h": address, "p": str(port), "r": user, "n": alias, **ssh_config_reader.own_tokens()}
     fill = _Filler(tokens, settings.variables)
     strict = _one(found, "stricthostkeychecking") or "ask"
+    revoked = _one(found, "revokedhostkeys")
     connect_s = _one(found, "connecttimeout")
     command = _one(found, "proxycommand")
     name = _one(found, "hostkeyalias")
@@ -154,6 +157,7 @@ def _hop(alias: str, found: ssh_config_reader.Options, settings: SshSettings) ->
         agent=_agent(_one(found, "identityagent"), fill, settings),
         known_hosts=tuple(fill.path(path) for path in _files(found, "userknownhostsfile")),
         system_known_hosts=tuple(fill.path(path) for path in _files(found, "globalknownhostsfile")),
+        revoked_keys=None if revoked in (None, "none") else fill.path(revoked),
         is_strict=strict in ("yes", "true"),
         hashes_known_hosts=_one(found, "hashknownhosts") == "yes",
         family=_one(found, "addressfamily") or "any",
@@ -207,4 +211,5 @@ class _Filler:
         return _TOKEN.sub(value, text)
 
     def path(self, text: str) -> str:
-        return str(Path(self.text(text)).expanduser())
+        filled = self.text(text)
+        return f"{ssh_config_reader.home()}{filled[1:]}" if filled.startswith("~/") else str(Path(filled).expanduser())

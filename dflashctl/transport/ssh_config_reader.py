@@ -2,6 +2,7 @@
 
 import getpass
 import os
+import pwd
 import re
 import shutil
 import socket
@@ -56,11 +57,19 @@ def parse(text: str) -> Options:
     return found
 
 
+def home() -> Path:
+    """What OpenSSH means by ~, which is not always $HOME."""
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return Path.home()
+
+
 def own_tokens() -> dict[str, str]:
     """What %-tokens of ssh_config stand for on this machine."""
     full = socket.gethostname()
     return {
-        "d": str(Path.home()),
+        "d": str(home()),
         "u": getpass.getuser(),
         "i": str(os.getuid()),
         "l": full,
@@ -70,22 +79,25 @@ def own_tokens() -> dict[str, str]:
 
 def _read_file(alias: str, options: tuple[str, ...], settings: SshSettings) -> Options:
     """Raises ConfigError for a file that says things which only OpenSSH can tell."""
-    from paramiko import SSHConfig
+    from paramiko import ConfigParseError, SSHConfig
 
-    path = settings.config or Path.home() / ".ssh" / "config"
+    path = settings.config or home() / ".ssh" / "config"
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     if _NEEDS_OPENSSH.search(text):
         raise ConfigError(
             f"{path} has Include or Match, which only OpenSSH can read, and there is no `ssh` on this machine",
             hint="install the OpenSSH client",
         )
-    said: dict[str, Any] = dict(SSHConfig.from_text(text).lookup(alias))
+    try:
+        said: dict[str, Any] = dict(SSHConfig.from_text(text).lookup(alias))
+    except ConfigParseError as error:
+        raise ConfigError(f"{path} cannot be used for {alias}: {error}") from error
     found: dict[str, tuple[str, ...]] = {
         key: tuple(value) if isinstance(value, list) else (str(value),) for key, value in said.items()
     }
-    home = Path.home() / ".ssh"
-    found.setdefault("identityfile", tuple(str(home / f"id_{kind}") for kind in ("rsa", "ecdsa", "ed25519")))
-    found.setdefault("userknownhostsfile", (str(home / "known_hosts"),))
+    own = home() / ".ssh"
+    found.setdefault("identityfile", tuple(str(own / f"id_{kind}") for kind in ("rsa", "ecdsa", "ed25519")))
+    found.setdefault("userknownhostsfile", (str(own / "known_hosts"),))
     found.setdefault("user", (getpass.getuser(),))
     given = dict(zip(options[::2], options[1::2], strict=True))
     for flag, key in (("-p", "port"), ("-l", "user")):

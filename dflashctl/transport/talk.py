@@ -54,13 +54,15 @@ class Talk:
             return self._may_have_run
 
     def _talk(self, connection: "Connection", sent: bytes, timeout_s: float) -> None:
-        from paramiko import SSHException
+        from paramiko import ChannelException, SSHException
 
         end: Exception | None = None
         try:
             with connection.session(timeout_s) as channel:
                 channel.exec_command(COMMAND)
                 self._pump(channel, sent)
+        except ChannelException as error:
+            end = Broken(f"it opens no session ({error.text})")
         except (SSHException, OSError, EOFError) as error:
             end = Broken(said(error))
         except Exception as error:  # noqa: BLE001 - a bug, raised where the answer is awaited

@@ -97,3 +97,19 @@ def test_the_systems_file_counts_too(hop, tmp_path):
     (tmp_path / "system").write_text(line(OURS))
     check(hop(system_known_hosts=(str(tmp_path / "system"),)), OURS)
     assert not (tmp_path / "known_hosts").exists()
+
+
+def test_a_key_in_the_list_of_revoked_ones_is_refused_though_known(hop, tmp_path):
+    (tmp_path / "known_hosts").write_text(line(OURS))
+    (tmp_path / "revoked").write_text(f"# gone\n{line(OTHER).split(' ', 1)[1]}")
+    check(hop(revoked_keys=str(tmp_path / "revoked")), OURS)
+    (tmp_path / "revoked").write_text(f"# gone\n{line(OURS).split(' ', 1)[1]}")
+    assert f"which {tmp_path / 'revoked'} revokes" in refused(hop(revoked_keys=str(tmp_path / "revoked")), OURS).message
+
+
+@pytest.mark.parametrize("content", [None, b"SSHKRL\n\0..."])
+def test_a_list_of_revoked_keys_that_cannot_be_read_lets_nobody_through(hop, tmp_path, content):
+    (tmp_path / "known_hosts").write_text(line(OURS))
+    if content is not None:
+        (tmp_path / "revoked").write_bytes(content)
+    assert "cannot be told" in refused(hop(revoked_keys=str(tmp_path / "revoked")), OURS).message

@@ -185,10 +185,11 @@ def test_only_yes_refuses_a_host_at_first_use(route, said, is_strict):
 def test_further_options_are_read(route):
     (hop,) = route(
         "Host box\n IdentitiesOnly yes\n HashKnownHosts yes\n AddressFamily inet6\n ConnectTimeout 7\n"
-        " BindAddress 10.0.0.2\n ProxyCommand nc -X 5 %h %p %%\n"
+        " BindAddress 10.0.0.2\n ProxyCommand nc -X 5 %h %p %%\n RevokedHostKeys /k/revoked\n"
     )
     assert hop.has_only_those and hop.hashes_known_hosts
     assert (hop.family, hop.connect_s, hop.bind_address) == ("inet6", 7.0, "10.0.0.2")
+    assert hop.revoked_keys == "/k/revoked"
     assert hop.proxy_command == "nc -X 5 box 22 %"
 
 
