@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from sshlab.host import wait_until
 
 import dflashctl
+from sshlab.host import wait_until
 
 ASSETS = Path(dflashctl.__file__).parent / "assets"
 STEPS = 12
@@ -30,7 +30,14 @@ def prepared(lab, kpro6, tmp_path):
         "num_steps": STEPS,
         "num_threads": 1,
         "device": "cpu",
-        "drafter": {"tap_layers": [0, 1, 2], "block_size": 8, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "head_dim": 16},
+        "drafter": {
+            "tap_layers": [0, 1, 2],
+            "block_size": 8,
+            "num_layers": 2,
+            "num_heads": 4,
+            "num_kv_heads": 2,
+            "head_dim": 16,
+        },
         "batch": {"tokens_per_batch": 512, "max_length_tokens": 256},
         "checkpoint": {"every_steps": 3, "keep": 2},
     }

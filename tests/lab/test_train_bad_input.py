@@ -1,6 +1,7 @@
 """What is wrong is said in one sentence, with the right exit code, and nothing is started or written."""
 
 import pytest
+
 from training import TRAINS, Site
 
 
