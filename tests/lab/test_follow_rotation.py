@@ -39,12 +39,12 @@ def test_a_rotated_log_is_followed_through_broken_links(shell, ct129, tmp_path):
         num_logs=100,
     )
     launch(shell, job)
-    content, num_pieces = b"", 0
-    for piece in follow(shell, run, "log", offset=0, say=lambda line: None, pause=lambda seconds: None):
+    content = b""
+    pieces = follow(shell, run, "log", offset=0, say=lambda line: None, pause=lambda seconds: None)
+    for number, piece in enumerate(pieces):
         assert piece.at == len(content)
         content += piece.content
-        num_pieces += 1
-        if num_pieces % 2:
+        if number % 2:
             ct129.kill_sessions()
     rotated = [name for name in ct129.exec(["ls", str(run.folder)]).out.split() if name.startswith("log.")]
     assert len(rotated) > 5
