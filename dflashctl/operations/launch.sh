@@ -132,25 +132,28 @@ begin_again() {
   [ -d "$folder" ] || finish 22
   mkdir -p "$folder/attempts" 2>/dev/null || cannot_write "$folder/attempts"
   find_last
-  if read_launch "$folder/attempts/$last"; then
-    if [ "$launch_nonce" = "$nonce" ]; then continue_ours && return 0; fi
-    [ "$launch_boot" = "$here_boot" ] && proc_is "$launch_by" && tell state starting && finish 21
-    # The processes of an attempt whose token was never written carry its nonce all the same.
-    [ "$launch_boot" != "$here_boot" ] || { family_find "$launch_nonce" "${launch_by#*:}" "$here_uid" $$ 0 "" && nobody_lives; }
-  fi
+  read_launch "$folder/attempts/$last" && [ "$launch_nonce" = "$nonce" ] && continue_ours && return 0
   if p_read "$folder/token.json"; then
     token_presence "$p_content"
-    case $presence in alive | "another namespace" | unreadable) tell state "$presence" && finish 21 ;; esac
-    [ "$presence" = "another boot" ] || { family_find "$token_marker" "$token_ticks" "$token_uid" $$ "$token_pid" "" && nobody_lives; }
+    case $presence in
+      alive) tell state running && finish 21 ;;
+      "another namespace" | unreadable) tell state "$presence" && finish 21 ;;
+      gone) family_find "$token_marker" "$token_ticks" "$token_uid" $$ "$token_pid" "" && nobody_lives ;;
+    esac
+  fi
+  if [ -n "$launch_nonce" ] && [ "$launch_boot" = "$here_boot" ]; then
+    proc_is "$launch_by" && tell state starting && finish 21
+    # The processes of an attempt whose token was never written carry its nonce all the same.
+    family_find "$launch_nonce" "${launch_by#*:}" "$here_uid" $$ 0 "" && nobody_lives
   fi
   next=1$last
   next=$((next + 1))
-  claim "${next#1}" || { tell state starting && finish 21; }
+  claim "${next#1}" || { tell state "being resumed by another" && finish 21; }
 }
 
 nobody_lives() {
   [ -n "$members" ] || return 0
-  tell state "process $members is alive"
+  tell state "without its supervisor, but process ${members%%:*} is alive"
   finish 21
 }
 
@@ -225,7 +228,7 @@ lingers() {
   flags=
   { while read -r key value; do [ "$key" != flags: ] || flags=$value; done; } 2>/dev/null <"/proc/self/fdinfo/$1"
   # 02000000: closed by the next exec.
-  [ -n "$flags" ] && [ $((0$flags & 02000000)) = 0 ] && proc_python && has_more=1
+  [ -n "$flags" ] && [ $((0$flags & 02000000)) = 0 ] && proc_python_works && has_more=1
 }
 
 # Until the job has outlived its first moments, or whatever else became of it is certain.
@@ -239,7 +242,7 @@ watch_start() {
     job='' is_alive=0
     p_read "$record/job" && job=$p_content
     token_lives "$folder/token.json" && [ "$token_marker" = "$nonce" ] && is_alive=1
-    [ "$is_over" = 0 ] || is_ended
+    [ "$is_over" = 0 ] || { is_ended && return 0; }
     proc_clock
     if [ "$is_alive" = 1 ] && [ -n "$job" ]; then
       [ -n "$seen_cs" ] || seen_cs=$now_cs
@@ -255,6 +258,8 @@ watch_start() {
 
 is_ended() {
   p_read "$folder/exit.json"
+  # One that has done its work already is none that did not come up.
+  case $p_content in *'"code":0,'*'"stop":false'*) return 0 ;; esac
   tell exit "$p_content"
   tail=$folder/log
   finish 29
@@ -265,10 +270,12 @@ is_lost() {
   finish 28
 }
 
-proc_here && proc_stat $$ || finish 32
-launcher=$$:$stat_ticks
+# This very process: $$ is that of the shell around it.
+{ read -r own_pid p_rest; } 2>/dev/null </proc/self/stat
+proc_here && proc_stat "${own_pid:-}" || finish 32
+launcher=$own_pid:$stat_ticks
 [ -r "$supervisor/supervise.sh" ] && [ -r "$supervisor/pump.sh" ] || finish 23
-command -v setsid >/dev/null || proc_python || finish 25
+command -v setsid >/dev/null || proc_python_works || finish 25
 if [ "$resume" = 1 ]; then begin_again; else begin; fi
 started=
 if [ ! -d "$record/supervisor" ]; then

@@ -137,12 +137,13 @@ class _Ladder:
         state = self._ask()
         if not self._token:
             state = self._wait_for_token()
+            is_supervised = state.presence == "alive"
         if not state.is_over:
             state = self._wait(is_supervised)
         if not state.is_over:
             self._kill(is_supervised)
-        is_ours_to_say = bool(look.lines["attempt"]) and not is_supervised
-        return self._proven("ended when asked", has_to_record=is_ours_to_say)
+        outcome = "ended when asked" if self._token or self._seen else "never came up"
+        return self._proven(outcome, has_to_record=bool(look.lines["attempt"]))
 
     def _look(self) -> _State:
         look = self._step("look")

@@ -35,7 +35,7 @@ find_known() {
 # Sets members. Without a token the launch's nonce is all there is to go by.
 find_members() {
   members=
-  [ "$presence" != "another boot" ] && [ "$presence" != "another namespace" ] || return 0
+  case $presence in "another boot" | "another namespace" | unreadable) return 0 ;; esac
   find_known
   # shellcheck disable=SC2086
   if [ -n "$token" ]; then

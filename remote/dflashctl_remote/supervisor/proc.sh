@@ -40,12 +40,15 @@ proc_here() {
   here_uid=$(id -u)
 }
 
-# Sets here_python, once; fails without one that works.
+# Sets here_python; fails if there is none. One that does not work is found out when it is called.
 proc_python() {
-  if [ -z "${here_python+asked}" ]; then
-    here_python=$(command -v python3) && "$here_python" -I -S -c "import os, signal" 2>/dev/null || here_python=
-  fi
+  [ -n "${here_python+asked}" ] || here_python=$(command -v python3) || here_python=
   [ -n "$here_python" ]
+}
+
+# Whether there is one, and it works: for where nothing else can be done if it does not.
+proc_python_works() {
+  proc_python && "$here_python" -I -S -c "import os, signal" 2>/dev/null
 }
 
 # Sets p_number to the number behind a key of a JSON object.

@@ -46,14 +46,14 @@ open_log() {
     mkfifo "$pipe" 2>/dev/null && exec 4<>"$pipe" 5<"$pipe" 3>"$pipe" 4>&- && break
     pipe=
   done
-  if [ -z "$pipe" ]; then
-    exec 3>>log 5</dev/null
+  if [ -n "$pipe" ]; then rm -f "$pipe"; else exec 3>>log 5</dev/null; fi
+  # Whoever can write to it is the run's.
+  is_piped=$pipe pipe=$(readlink "/proc/$$/fd/3")
+  write "$record/pipe" "$pipe"
+  if [ -z "$is_piped" ]; then
     note "no pipe can be made here: the log is not rotated"
     return 0
   fi
-  rm -f "$pipe"
-  pipe=$(readlink "/proc/$$/fd/3")
-  write "$record/pipe" "$pipe"
   (
     exec 3>&- <&5 5<&-
     trap '' TERM
@@ -78,7 +78,7 @@ os.execvp(sys.argv[1], sys.argv[1:])'
   starter=
   if command -v setsid >/dev/null && env --default-signal=INT,QUIT,HUP,PIPE,TERM true 2>/dev/null; then
     starter='env'
-  elif proc_python; then
+  elif proc_python_works; then
     starter=python
   else
     starter=setsid
@@ -192,11 +192,18 @@ end_family() {
   done
 }
 
-# A few seconds; after a stop what is left of the grace, which is theirs too, but no more than a little of it.
+# TERM has a few seconds and no more than the grace; after a stop what is left of that, which is theirs too, but only a
+# little of it. KILL has a few seconds.
 has_time() {
   proc_clock
-  [ $((now_cs - began_cs)) -lt 500 ] && { [ "$1" = KILL ] || [ "$was_stopped" = 0 ]; } && return 0
-  [ "$1" = TERM ] && [ "$was_stopped" = 1 ] && is_in_grace && [ $((now_cs - began_cs)) -lt 1500 ]
+  passed_cs=$((now_cs - began_cs))
+  if [ "$1" = KILL ]; then
+    [ "$passed_cs" -lt 500 ]
+  elif [ "$was_stopped" = 1 ]; then
+    is_in_grace && [ "$passed_cs" -lt 1500 ]
+  else
+    [ "$passed_cs" -lt 500 ] && [ "$passed_cs" -lt $((grace_s * 100)) ]
+  fi
 }
 
 # How often the kernel's out-of-memory killer was at work in this control group; nothing if that is not told.
@@ -246,7 +253,7 @@ close_log() {
   exec 3>&- 5<&-
   proc_clock
   end_cs=$((now_cs + 1000))
-  while [ -n "$pipe" ] && proc_is "$pump" && proc_clock && [ "$now_cs" -lt "$end_cs" ]; do proc_nap 0.05; done
+  while [ -n "$pump" ] && proc_is "$pump" && proc_clock && [ "$now_cs" -lt "$end_cs" ]; do proc_nap 0.05; done
 }
 
 write_exit() {
