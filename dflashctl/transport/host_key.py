@@ -77,7 +77,7 @@ def _keep(hop: Hop, key: HostKey, host: str) -> Verdict:
             host,
             f"{hop.host_key_name} is in no known_hosts file, and StrictHostKeyChecking is yes; it shows {key.type} "
             f"{key.fingerprint}",
-            f"compare that with its key on its own console, then add it: ssh {hop.alias}",
+            f"compare that with its key on its own console, then add it: ssh {hop.by_hand}",
         )
     file = hop.known_hosts[0] if hop.known_hosts else NOWHERE
     if file == NOWHERE:

@@ -37,14 +37,17 @@ class Pool:
             return future.result(timeout=max(0.0, timeout_s))
         except TimeoutError as error:
             raise HostUnreachable(
-                f"{host} cannot be reached: no connection within {timeout_s:.3g} s", host=host, hint=f"ssh -v {host}"
+                f"{host} cannot be reached: no connection within {timeout_s:.3g} s",
+                host=host,
+                hint=f"ssh -v {route[-1].by_hand}",
             ) from error
 
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            futures, self._ways = list(self._ways.values()), {}
-        for future in reversed(futures):
+            # Jump hosts first: what runs through a closed connection is not waited for.
+            futures, self._ways = [self._ways[route] for route in sorted(self._ways, key=len)], {}
+        for future in futures:
             if future.done() and future.exception() is None:
                 future.result().close()
 

@@ -4,6 +4,7 @@
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +24,8 @@ class Hop:
 
     alias: str = field(compare=False)
     """As people call it."""
+    by_hand: str = field(compare=False)
+    """What to give to `ssh` to come there without dflashctl."""
     address: str
     port: int
     user: str
@@ -76,7 +79,7 @@ class _Router:
             options = (*options, "-o", "ProxyJump=none", "-o", "ProxyCommand=none")
         target = spec.ssh or spec.address or name
         route = self.to_alias(target, options, before, seen)
-        last = replace(route[-1], alias=name)
+        last = replace(route[-1], alias=name, by_hand=_by_hand(spec, target, before, self._settings))
         if spec.identity_file is not None:
             last = replace(last, identity_files=(str(Path(spec.identity_file).expanduser()),), has_only_those=True)
         return (*route[:-1], last)
@@ -84,7 +87,7 @@ class _Router:
     def to_alias(self, alias: str, options: tuple[str, ...], before: Route | None, seen: tuple[str, ...]) -> Route:
         """`before`: the hops that come first; None: those that ssh_config says."""
         found = ssh_config_reader.read(alias, options, self._settings)
-        hop = _hop(alias, found, self._settings)
+        hop = _hop(alias, options, found, self._settings)
         if before is None:
             jumps = _one(found, "proxyjump")
             before = () if jumps in (None, "none") else self._jumps(jumps, (*seen, alias))
@@ -108,6 +111,19 @@ class _Router:
                 f"the way to {seen[0]} leads in a circle: {' -> '.join((*seen, name))}",
                 hint="look at via and ProxyJump",
             )
+
+
+def _by_hand(spec: HostSpec, target: str, before: Route | None, settings: SshSettings) -> str:
+    words = list(_file(settings))
+    if before:
+        words += ["-J", ",".join(f"{hop.user}@{hop.address}:{hop.port}" for hop in before)]
+    for option, value in (("-p", spec.port), ("-l", spec.user), ("-i", spec.identity_file)):
+        words += [] if value is None else [option, str(value)]
+    return shlex.join([*words, target])
+
+
+def _file(settings: SshSettings) -> tuple[str, ...]:
+    return () if settings.config is None else ("-F", str(settings.config))
 
 
 def _options_of(spec: HostSpec) -> tuple[str, ...]:
@@ -134,7 +150,7 @@ def _jump_options(jump: str) -> tuple[str, tuple[str, ...]]:
     return host, options + (("-l", user) if user else ())
 
 
-def _hop(alias: str, found: ssh_config_reader.Options, settings: SshSettings) -> Hop:
+def _hop(alias: str, options: tuple[str, ...], found: ssh_config_reader.Options, settings: SshSettings) -> Hop:
     address = (_one(found, "hostname") or alias).lower()
     port = int(_one(found, "port") or 22)
     user = _one(found, "user") or ""
@@ -147,6 +163,7 @@ def _hop(alias: str, found: ssh_config_reader.Options, settings: SshSettings) ->
     name = _one(found, "hostkeyalias")
     return Hop(
         alias=alias,
+        by_hand=shlex.join([*_file(settings), *options, alias]),
         address=address,
         port=port,
         user=user,

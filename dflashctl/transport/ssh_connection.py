@@ -28,6 +28,8 @@ OPEN_S = 10.0
 KEEPALIVE_S = 15
 NUM_SESSIONS = 8
 """At once on one connection: sshd's MaxSessions is 10."""
+CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
+"""By what they cost; paramiko on its own would take the first last."""
 _LOG = "dflashctl.ssh"
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")
 
@@ -105,6 +107,7 @@ def connect(hop: Hop, under: Connection | None, host: str) -> Connection:
 def _greet(transport: "_Transport", hop: Hop, lines: tuple[Line, ...], host: str) -> None:
     """Agree on keys for the connection, and see that the host is the one that is known."""
     options = transport.get_security_options()
+    options.ciphers = CIPHERS
     known = tuple(name for kind in known_hosts.known_types(lines) for name in (_RSA if kind == "ssh-rsa" else (kind,)))
     # So that it shows a key that is known, if it has several.
     first = tuple(name for name in known if name in options.key_types)
@@ -116,7 +119,7 @@ def _greet(transport: "_Transport", hop: Hop, lines: tuple[Line, ...], host: str
         raise unreachable(host, *why_not_greeted(hop, error, GREET_S, has_greeted=has_greeted)) from error
     if transport.host_key is None or not transport.initial_kex_done:
         raise unreachable(
-            host, f"{place(hop)} did not finish the SSH greeting within {GREET_S:g} s", f"ssh -v {hop.alias}"
+            host, f"{place(hop)} did not finish the SSH greeting within {GREET_S:g} s", f"ssh -v {hop.by_hand}"
         )
     check_host_key(hop, HostKey(transport.host_key.get_name(), transport.host_key.asbytes()), lines, host)
 
@@ -143,14 +146,6 @@ class _Packetizer(Packetizer):
 
 
 class _Transport(Transport):
-    _preferred_ciphers = (
-        "aes128-gcm@openssh.com",
-        "aes256-gcm@openssh.com",
-        "aes128-ctr",
-        "aes192-ctr",
-        "aes256-ctr",
-    )
-
     def __init__(self, link: Link) -> None:
         super().__init__(link.socket, packetizer_class=_Packetizer)
         # What went wrong is said once, by whoever asked; on its own paramiko would write tracebacks to stderr.
@@ -171,6 +166,9 @@ class _Transport(Transport):
     def _beat(self) -> None:
         if time.monotonic() - self.heard_s > DEAD_AFTER_S:
             raise EOFError
+        if not self.clear_to_send.is_set():
+            # New keys are being agreed on: this thread does that, and must not wait for it.
+            return
         beat = Message()
         beat.add_byte(cMSG_GLOBAL_REQUEST)
         beat.add_string("keepalive@openssh.com")

@@ -22,8 +22,13 @@ from paramiko import Message, PKey, SSHException
 from paramiko.agent import AgentKey, AgentSSH
 
 from dflashctl.transport.ssh_config import Hop
+from dflashctl.transport.ssh_config_reader import home
 
 AGENT_S = 5.0
+SIGN_S = 20.0
+"""Some agents ask for a touch."""
+USUAL = frozenset(f"id_{kind}" for kind in ("rsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk", "xmss", "dsa"))
+"""Tried in ~/.ssh if ssh_config names no others."""
 _MAGIC = b"openssh-key-v1\0"
 
 
@@ -47,6 +52,7 @@ class Agent(AgentSSH):
         try:
             connection.connect(path)
             self._connect(connection)  # type: ignore[attr-defined]
+            connection.settimeout(SIGN_S)
         except (OSError, SSHException) as error:
             connection.close()
             self.failure = f"the agent at {path} does not answer ({error})"
@@ -88,7 +94,8 @@ class Keys:
         try:
             text = path.read_bytes()
         except FileNotFoundError:
-            self.refusals.append(f"{path} is not there")
+            if not (path.name in USUAL and path.parent == home() / ".ssh"):
+                self.refusals.append(f"{path} is not there")
             return None
         except OSError as error:
             self.refusals.append(f"{path} cannot be read ({error.strerror})")

@@ -64,15 +64,17 @@ class _Login:
             raise self._refused("no key was accepted") from error
 
     def _cut(self, error: Exception) -> HostUnreachable:
+        if not isinstance(error, (AuthenticationException, EOFError, ConnectionError)):
+            return self._refused(f"the login broke off at {self._tried[-1]} ({said(error)})")
         if len(self._tried) > 1:
             return self._refused(f"it hung up after {len(self._tried)} keys (MaxAuthTries)")
         return self._refused(f"it hung up ({said(error)})")
 
     def _refused(self, reason: str) -> HostUnreachable:
         hop = self._hop
-        keys = f"tried {listed(self._tried)}" if self._tried else "there was no key to try"
+        keys = f"tried {listed(self._tried)}" if self._tried else "there was no key to try, in the agent or a file"
         return unreachable(
             self._host,
             f"{place(hop)} does not let {hop.user} in: {'; '.join((reason, keys, *self._keys.refusals))}",
-            f"ssh -v {hop.alias}; check user and key in hosts.yaml or ssh_config, and authorized_keys there",
+            f"ssh -v {hop.by_hand}; check user and key in hosts.yaml or ssh_config, and authorized_keys there",
         )

@@ -34,7 +34,7 @@ def why_not_connected(hop: Hop, error: OSError, limit_s: float) -> tuple[str, st
         return f"{place(hop)} did not answer within {limit_s:g} s", "check that it is up, and the network or VPN"
     if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
         return f"there is no route to {place(hop)}", "check the network or VPN, and whether it needs a jump host"
-    return f"{place(hop)}: {error.strerror or error}", f"ssh -v {hop.alias}"
+    return f"{place(hop)}: {error.strerror or error}", f"ssh -v {hop.by_hand}"
 
 
 def why_not_forwarded(jump: Hop, hop: Hop, code: int | None, words: str) -> tuple[str, str]:
@@ -50,17 +50,17 @@ def why_not_forwarded(jump: Hop, hop: Hop, code: int | None, words: str) -> tupl
             f"its jump host {jump.alias} gets no connection to {target} ({words})",
             f"check that address and port, and that it is up; try it from {jump.alias}",
         )
-    return f"its jump host {jump.alias} did not open the way to {target} ({words})", f"ssh -v {jump.alias}"
+    return f"its jump host {jump.alias} did not open the way to {target} ({words})", f"ssh -v {jump.by_hand}"
 
 
 def why_not_greeted(hop: Hop, error: Exception, limit_s: float, *, has_greeted: bool) -> tuple[str, str]:
     """Reason and hint, for a host that was connected to and did not agree on keys for the connection."""
     if has_greeted:
         if "no acceptable" in str(error):
-            return f"{place(hop)} and this machine have no algorithm in common ({said(error)})", f"ssh -v {hop.alias}"
-        return f"{place(hop)} hung up during the greeting ({said(error)})", f"ssh -v {hop.alias}"
+            return f"{place(hop)} and this machine have no algorithm in common ({said(error)})", f"ssh -v {hop.by_hand}"
+        return f"{place(hop)} hung up during the greeting ({said(error)})", f"ssh -v {hop.by_hand}"
     if hop.proxy_command is not None:
-        return f"its ProxyCommand brings no SSH server ({hop.proxy_command})", f"ssh -v {hop.alias}"
+        return f"its ProxyCommand brings no SSH server ({hop.proxy_command})", f"ssh -v {hop.by_hand}"
     how = f"said nothing within {limit_s:g} s" if isinstance(error.__context__, TimeoutError) else "hung up"
     return (
         f"{place(hop)} took the connection and {how}, where an SSH server greets",

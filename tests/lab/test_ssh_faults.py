@@ -96,7 +96,7 @@ def test_a_wrong_user_is_told_with_the_keys_that_were_tried(lab, shells):
 
 def test_a_key_that_is_not_there_is_told(shells, tmp_path):
     error = refusal(shells("ct129", identity_file=str(tmp_path / "none")))
-    assert f"there was no key to try; {tmp_path / 'none'} is not there" in error.message
+    assert f"there was no key to try, in the agent or a file; {tmp_path / 'none'} is not there" in error.message
 
 
 def test_a_key_with_a_passphrase_is_told_and_nobody_is_asked(operator, shells, tmp_path):

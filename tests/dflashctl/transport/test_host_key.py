@@ -20,6 +20,7 @@ def hop(tmp_path):
     def make(**changes) -> Hop:
         fields = {
             "alias": "box",
+            "by_hand": "box",
             "address": "10.0.0.9",
             "port": 2222,
             "user": "bob",

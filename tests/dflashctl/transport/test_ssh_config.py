@@ -89,6 +89,24 @@ def test_via_may_be_an_alias(route, client):
 
 
 @needs_openssh
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (HostSpec(), "box"),
+        (HostSpec(ssh="other"), "other"),
+        (
+            HostSpec(address="10.0.0.9", port=99, user="eve", identity_file="/k/a b"),
+            "-p 99 -l eve -i '/k/a b' 10.0.0.9",
+        ),
+        (HostSpec(address="10.0.0.9", via="gate"), "-J bob@10.0.0.1:2201 10.0.0.9"),
+    ],
+)
+def test_errors_can_say_how_to_go_there_by_hand(route, tmp_path, spec, words):
+    hops = route("Host gate\n User bob\n Port 2201\n HostName 10.0.0.1\n", box=spec)
+    assert hops[-1].by_hand == f"-F {tmp_path / 'ssh_config'} {words}"
+
+
+@needs_openssh
 def test_a_jump_host_by_alias_and_by_inventory_is_the_same_hop(route):
     config = "Host gate\n HostName 10.0.0.1\nHost *\n User bob\nHost box\n ProxyJump gate\n"
     (alone,) = route(config, "gate", gate=HostSpec())

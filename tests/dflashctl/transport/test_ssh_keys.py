@@ -4,6 +4,7 @@ import subprocess
 import pytest
 
 from dflashctl.transport.ssh_config import Hop
+from dflashctl.transport.ssh_config_reader import home
 from dflashctl.transport.ssh_keys import Keys
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh-agent") is None, reason="needs the OpenSSH client")
@@ -39,7 +40,16 @@ def agent(tmp_path):
 
 
 def hop(*files: str, **changes) -> Hop:
-    return Hop("box", "10.0.0.9", 22, "bob", "10.0.0.9", identity_files=files, **changes)
+    return Hop(
+        alias="box",
+        by_hand="box",
+        address="10.0.0.9",
+        port=22,
+        user="bob",
+        host_key_name="10.0.0.9",
+        identity_files=files,
+        **changes,
+    )
 
 
 def tried(of: Hop) -> tuple[list[str], list[str]]:
@@ -135,3 +145,8 @@ def test_a_certificate_of_another_key_is_left_out(make_key):
     sign = ["ssh-keygen", "-q", "-s", authority, "-I", "me", "-n", "bob", f"{other}.pub"]
     subprocess.run(sign, check=True)
     assert tried(hop(path, certificate_files=(f"{other}-cert.pub",)))[0] == [path]
+
+
+def test_the_usual_keys_that_are_not_there_are_not_complained_of():
+    usual = [str(home() / ".ssh" / name) for name in ("id_xmss", "id_ed25519_sk")]
+    assert tried(hop(*usual))[1] == []

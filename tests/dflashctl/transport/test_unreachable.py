@@ -13,8 +13,12 @@ from dflashctl.transport.unreachable import (
     why_not_greeted,
 )
 
-BOX = Hop("box", "10.0.0.9", 2222, "bob", "[10.0.0.9]:2222")
-GATE = Hop("gate", "10.0.0.1", 22, "bob", "10.0.0.1")
+
+def hop(alias: str, address: str, port: int) -> Hop:
+    return Hop(alias=alias, by_hand=alias, address=address, port=port, user="bob", host_key_name=address)
+
+
+BOX, GATE = hop("box", "10.0.0.9", 2222), hop("gate", "10.0.0.1", 22)
 
 
 def os_error(number: int) -> OSError:
@@ -66,4 +70,4 @@ def test_what_is_said_is_one_sentence_with_the_host_in_it():
 
 
 def test_a_place_that_is_its_own_name_is_said_once():
-    assert place(Hop("10.0.0.9", "10.0.0.9", 22, "bob", "10.0.0.9")) == "10.0.0.9:22"
+    assert place(hop("10.0.0.9", "10.0.0.9", 22)) == "10.0.0.9:22"
