@@ -36,8 +36,8 @@ def check_host_key(hop: Hop, key: HostKey, lines: tuple[Line, ...], host: str) -
         raise unreachable(
             host,
             f"{shown}, and {where} says {known.type} {known.fingerprint}: it has changed, or another machine answers",
-            "nothing was sent there; ask whoever runs it whether and why the key changed, and compare with "
-            f"`ssh-keygen -lf` of its key on its own console, before {where} is touched",
+            "nothing was sent there; ask whoever runs it whether and why its key changed, and compare both with what "
+            "`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` says on its own console",
         )
     if verdict.kind == "revoked":
         raise unreachable(

@@ -59,7 +59,11 @@ class _Login:
         try:
             self._transport.auth_none(self._hop.user)
         except BadAuthenticationType as error:
-            raise self._refused(f"it takes {listed(error.allowed_types)}") from error
+            takes = error.allowed_types
+            is_a_matter_of_keys = self._tried and "publickey" in takes
+            raise self._refused(
+                "no key was accepted" if is_a_matter_of_keys else f"it takes {listed(takes)}"
+            ) from error
         except (SSHException, OSError, EOFError) as error:
             raise self._refused("no key was accepted") from error
 
@@ -67,7 +71,10 @@ class _Login:
         if not isinstance(error, (AuthenticationException, EOFError, ConnectionError)):
             return self._refused(f"the login broke off at {self._tried[-1]} ({said(error)})")
         if len(self._tried) > 1:
-            return self._refused(f"it hung up after {len(self._tried)} keys (MaxAuthTries)")
+            return self._refused(
+                f"it hung up after {len(self._tried)} keys, and the right one has to come sooner "
+                "(IdentityFile with IdentitiesOnly)"
+            )
         return self._refused(f"it hung up ({said(error)})")
 
     def _refused(self, reason: str) -> HostUnreachable:

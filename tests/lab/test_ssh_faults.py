@@ -174,6 +174,21 @@ def test_a_link_that_stays_down_is_lost_in_time_and_the_next_question_finds_out(
     assert told(shells("ct129"), "echo hi") == "hi\n"
 
 
+@pytest.mark.slow
+def test_a_link_that_is_down_for_a_minute_is_noticed_whatever_the_limits_of_the_question(ns_lab, ct129, shells):
+    stream = shells("ct129").stream(Script("wait", f"echo on; {WAIT}"), silence_s=600, timeout_s=600)
+    assert next(stream) == b"on\n"
+    with ct129.link_down(), pytest.raises(LinkLost):
+        next(stream)
+    ct129.exec(["touch", "go"])
+    assert told(shells("ct129"), "echo hi") == "hi\n"
+
+
+@pytest.mark.slow
+def test_a_question_that_is_silent_for_longer_than_a_dead_link_may_be_is_answered(ct129, shells):
+    assert told(shells("ct129"), "sleep 60; echo hi", timeout_s=90) == "hi\n"
+
+
 def test_what_is_asked_over_a_dead_link_is_not_run_and_not_run_later_either(ns_lab, ct129, shells):
     mark = f"/tmp/{secrets.token_hex(8)}"
     shell = shells("ct129")
