@@ -127,7 +127,7 @@ def test_this_machine_is_examined_for_real():
 
 
 def hop(alias, address, port=22, **more):
-    return Hop(alias=alias, address=address, port=port, user="root", host_key_name=address, **more)
+    return Hop(alias=alias, address=address, port=port, user="root", host_key_name=address, by_hand=f"ssh {alias}", **more)
 
 
 @pytest.mark.parametrize(
