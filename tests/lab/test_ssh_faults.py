@@ -222,7 +222,7 @@ def outcome_of_a_cut(host, operator, config: str, num_bytes: int, end: str) -> s
 
 
 @pytest.mark.parametrize(("end", "num_steps"), [("silence", 3), ("break", 25)])
-def test_unreachable_means_not_run_wherever_the_link_ends(ct129, operator, end, num_steps):
+def test_unreachable_means_not_run_wherever_the_link_ends(ns_lab, ct129, operator, end, num_steps):
     """In the greeting, the login, the script, or after it: that is where the last bytes count."""
     config = operator.ssh_config.read_text()
     assert outcome_of_a_cut(ct129, operator, config, 10**9, end) == "answered"
