@@ -103,7 +103,7 @@ class Exchange:
             return HostUnreachable(
                 f"{host} cannot be reached: {reason} before {name} was sent; nothing was run",
                 host=host,
-                hint="try again; if it stays so, dflashctl hosts check",
+                hint=f"try again; if it stays so, dflashctl hosts check {host}",
             )
         return LinkLost(
             f"{name} on {host} gave no complete answer ({reason}): whether it was done is not known",

@@ -67,4 +67,9 @@ def _collect(
         yield shells[number].name, answer
     for number in sorted(waiting):
         name = shells[number].name
-        yield name, HostUnreachable(f"{name} did not answer within {timeout_s:g} s", host=name, hint="hosts check")
+        yield (
+            name,
+            HostUnreachable(
+                f"{name} did not answer within {timeout_s:g} s", host=name, hint=f"dflashctl hosts check {name}"
+            ),
+        )

@@ -75,8 +75,9 @@ class Connection:
             self.close()
 
     def close(self) -> None:
-        self._transport.close()
+        # The link first: nobody waits for a last word over one that may be dead.
         self._link.close()
+        self._transport.close()
 
     @contextlib.contextmanager
     def _or_dead(self) -> Iterator[None]:
@@ -98,8 +99,8 @@ def connect(hop: Hop, under: Connection | None, host: str) -> Connection:
         log_in(transport, hop, host)
         transport.watch()
     except BaseException:
-        transport.close()
         link.close()
+        transport.close()
         raise
     return Connection(hop, link, transport)
 

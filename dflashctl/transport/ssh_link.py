@@ -36,7 +36,7 @@ class Link:
 
     def close(self) -> None:
         """What waits in it is woken."""
-        with contextlib.suppress(OSError, EOFError):
+        with contextlib.suppress(SSHException, OSError, EOFError):
             self.socket.close()
         if self._process is not None:
             self._process.kill()

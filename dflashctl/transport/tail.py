@@ -57,16 +57,21 @@ def read_events(path: Path) -> list[Any]:
 
 def read_last_events(path: Path, num_bytes: int) -> list[Any]:
     """The whole lines among the last so many bytes, oldest first; empty if there is no file yet."""
+    return parse_lines(read_tail(path, num_bytes)[1], path)
+
+
+def read_tail(path: Path, num_bytes: int) -> tuple[int, bytes]:
+    """About the last so many bytes from the begin of a line on, and their offset; nothing if there is no file yet."""
     try:
         size_bytes = path.stat().st_size
     except FileNotFoundError:
-        return []
-    if size_bytes <= num_bytes:
-        return read_events(path)
+        return 0, b""
     with path.open("rb") as file:
-        file.seek(size_bytes - num_bytes)
-        _, _, tail = file.read().partition(b"\n")
-    return parse_lines(tail, path)
+        begin = max(0, size_bytes - num_bytes)
+        file.seek(begin)
+        if begin:
+            begin += len(file.readline())
+        return begin, file.read()
 
 
 def parse_lines(content: bytes, path: Path) -> list[Any]:

@@ -1,4 +1,7 @@
-"""A port of this machine's loopback that leads to one of a host's."""
+"""A port of this machine's loopback that leads to one of a host's.
+
+Loads paramiko: imported only where a tunnel is opened.
+"""
 
 import contextlib
 import socket
@@ -6,11 +9,11 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from paramiko import Channel, SSHException
+
 from dflashctl.errors import HostUnreachable
 
 if TYPE_CHECKING:
-    from paramiko import Channel
-
     from dflashctl.transport.ssh_connection import Connection
 
 OPEN_S = 10.0
@@ -56,8 +59,6 @@ class _Tunnel:
             _cut(end)
 
     def _serve(self, client: socket.socket) -> None:
-        from paramiko import SSHException
-
         try:
             channel = self._connect().to("127.0.0.1", self._port, OPEN_S)
         except (HostUnreachable, SSHException, OSError, EOFError):
@@ -78,18 +79,19 @@ class _Tunnel:
         _cut(channel)
 
 
-def _pour(source: "socket.socket | Channel", sink: "socket.socket | Channel") -> None:
+def _pour(source: socket.socket | Channel, sink: socket.socket | Channel) -> None:
     """Until the source has ended, which the sink is told; it may go on in the other direction."""
     try:
         while data := source.recv(READ_BYTES):
             sink.sendall(data)
         sink.shutdown(socket.SHUT_WR)
-    except (OSError, EOFError):
+    except (SSHException, OSError, EOFError):
         _cut(source)
         _cut(sink)
 
 
-def _cut(end: "socket.socket | Channel") -> None:
-    with contextlib.suppress(OSError, EOFError):
+def _cut(end: socket.socket | Channel) -> None:
+    with contextlib.suppress(SSHException, OSError, EOFError):
         end.shutdown(socket.SHUT_RDWR)
-    end.close()
+    with contextlib.suppress(SSHException, OSError, EOFError):
+        end.close()
