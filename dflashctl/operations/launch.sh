@@ -1,6 +1,6 @@
 # Starts a run's supervisor, once for a nonce however often this is sent: what is there already is told or waited for.
-# proc.sh and lease.sh stand before. Reads: folder nonce resume (0 or 1) supervisor workdir sh conf gpus needs_port settle_cs
-# num_files file_N_name file_N_text. Prints key=value lines, then the end of the log; the exit codes are launch.py's.
+# proc.sh and lease.sh stand before. Reads: folder nonce resume (0 or 1) supervisor workdir sh conf gpus needs_port
+# settle_cs num_files file_N_name file_N_text. Prints key=value lines, then the end of the log; the exit codes are launch.py's.
 set -u
 umask 077
 LC_ALL=C
@@ -240,7 +240,7 @@ watch_start() {
     is_over=0
     [ ! -f "$folder/exit.json" ] || is_over=1
     job='' is_alive=0
-    p_read "$record/job" && job=$p_content
+    p_first "$record/job" && job=$p_content
     token_lives "$folder/token.json" && [ "$token_marker" = "$nonce" ] && is_alive=1
     [ "$is_over" = 0 ] || { is_ended && return 0; }
     proc_clock
@@ -250,7 +250,7 @@ watch_start() {
       [ $((now_cs - seen_cs)) -lt "$settle_cs" ] || ! proc_is "$job" || return 0
     fi
     limit_cs=3000
-    [ "$is_alive" = 1 ] || [ -z "$started" ] || { proc_stat "$started" && [ "$stat_state" != Z ]; } || limit_cs=300
+    [ "$is_alive" = 1 ] || [ -z "$started" ] || ! is_dead "$started" || limit_cs=100
     [ $((now_cs - began_cs)) -lt "$limit_cs" ] || is_lost
     proc_nap 0.05
   done
@@ -266,8 +266,21 @@ is_ended() {
 }
 
 is_lost() {
+  if [ -n "$started" ] && [ ! -f "$folder/token.json" ] && is_dead "$started"; then
+    # It gave up before it began. For want of room?
+    rmdir "$record/supervisor" 2>/dev/null
+    is_ours=1
+    printf '%8191s' '' >"$record/room" 2>/dev/null || cannot_write "$record/token.json"
+    rm -f "$record/room"
+  fi
   tail=$record/supervisor.err
   finish 28
+}
+
+is_dead() {
+  proc_stat "$1" || return 0
+  case $stat_state in [ZXx]) return 0 ;; esac
+  return 1
 }
 
 # This very process: $$ is that of the shell around it.

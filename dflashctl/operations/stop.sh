@@ -27,9 +27,9 @@ find_attempt() {
 find_known() {
   known=$seen pipe='' job='' pump=''
   [ -n "$record" ] || return 0
-  p_read "$record/job" && job=$p_content known="$known $p_content"
-  p_read "$record/pump" && pump=$p_content known="$known $p_content"
-  p_read "$record/pipe" && pipe=$p_content
+  p_first "$record/job" && job=$p_content known="$known $p_content"
+  p_first "$record/pump" && pump=$p_content known="$known $p_content"
+  p_first "$record/pipe" && pipe=$p_content
 }
 
 # Sets members. Without a token the launch's nonce is all there is to go by.
@@ -53,7 +53,7 @@ see() {
 
 tell_state() {
   job='' job_lives=0 end=''
-  [ -n "$record" ] && p_read "$record/job" && job=$p_content && proc_is "$job" && job_lives=1
+  [ -n "$record" ] && p_first "$record/job" && job=$p_content && proc_is "$job" && job_lives=1
   p_read "$folder/exit.json" && end=$p_content
   printf 'presence=%s\nmembers=%s\njob=%s\njob_lives=%s\nexit=%s\n' "$presence" "$members" "$job" "$job_lives" "$end"
 }
@@ -175,9 +175,8 @@ prove() {
 # A driver that hangs must not hang this.
 ask_gpus() {
   limit=$(command -v timeout) || limit=
-  ${limit:+timeout 10} nvidia-smi "$1" --format=csv,noheader,nounits 2>/dev/null | while IFS=', ' read -r uuid value rest; do
-    printf '%s=%s %s\n' "$2" "$uuid" "$value"
-  done
+  ${limit:+timeout 10} nvidia-smi "$1" --format=csv,noheader,nounits 2>/dev/null |
+    while IFS=', ' read -r uuid value rest; do printf '%s=%s %s\n' "$2" "$uuid" "$value"; done
 }
 
 proc_here || exit 32

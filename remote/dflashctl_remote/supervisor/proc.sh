@@ -103,6 +103,14 @@ p_read() {
   p_content=${p_content% }
 }
 
+# Sets p_content to a file's first line; fails if that is empty or blank.
+p_first() {
+  p_content=
+  { IFS= read -r p_content; } 2>/dev/null <"$1"
+  case $p_content in *[!\ ]*) return 0 ;; esac
+  return 1
+}
+
 # Whether the process of a token.json is alive.
 token_lives() {
   p_read "$1" || return 1

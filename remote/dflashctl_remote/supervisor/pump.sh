@@ -68,7 +68,8 @@ drain() {
     drained=$(dd "bs=$piece_bytes" "count=$num_pieces" 2>/dev/null | wc -c)
     [ "$((drained))" -gt 0 ] || { is_end=1 && return 0; }
     lost_bytes=$((lost_bytes + drained))
-    [ "$num_pieces" -ge 64 ] || num_pieces=$((num_pieces * 2))
+    # More at once only of one that writes without a pause: of what others write much could be kept by then.
+    if [ "$((drained))" -lt $((num_pieces * piece_bytes)) ]; then num_pieces=1; elif [ "$num_pieces" -lt 64 ]; then num_pieces=$((num_pieces * 2)); fi
   done
 }
 

@@ -19,8 +19,19 @@ asked=0 was_stopped=0 is_waiting=0 interrupted=0
 trap 'asked=1 interrupted=1; [ "$is_waiting" = 0 ] || stop_job' TERM
 trap '' HUP INT QUIT PIPE
 
+# What will have to be written gets its room now: a disk may be full by then, and what is there can be written over.
+reserve() {
+  printf "%${2}s\n" '' >"$record/$1" || give_up
+}
+
 write() {
-  printf '%s\n' "$2" >"$1.new" && mv -f "$1.new" "$1"
+  printf '%s\n' "$2" 1<>"$record/$1"
+}
+
+# Nothing was started, and nobody is told of a supervisor.
+give_up() {
+  rm -f "$record/exit" "$record/job" "$record/pump" "$record/pipe" token.json.new
+  exit 1
 }
 
 is_stop_asked() {
@@ -34,9 +45,12 @@ note() {
 write_token() {
   proc_here && proc_stat $$ || exit 1
   since=$stat_ticks
-  write token.json "{\"boot_id\":\"$here_boot\",\"pid\":$$,\"start_ticks\":$since,\"pid_namespace\":$here_namespace,\"uid\":$here_uid,\"marker\":\"$marker\"}" || exit 1
-  # Room for the last word, should the disk be full by then.
-  printf '%1023s\n' '' >"$record/exit" || exit 1
+  reserve exit 1023
+  reserve job 63
+  reserve pump 63
+  reserve pipe 4095
+  printf '{"boot_id":"%s","pid":%s,"start_ticks":%s,"pid_namespace":%s,"uid":%s,"marker":"%s"}\n' \
+    "$here_boot" $$ "$since" "$here_namespace" "$here_uid" "$marker" >token.json.new && mv -f token.json.new token.json || give_up
 }
 
 # The log's pipe: descriptor 3 to write, 5 to read, so that a job never finds it without a reader.
@@ -49,7 +63,7 @@ open_log() {
   if [ -n "$pipe" ]; then rm -f "$pipe"; else exec 3>>log 5</dev/null; fi
   # Whoever can write to it is the run's.
   is_piped=$pipe pipe=$(readlink "/proc/$$/fd/3")
-  write "$record/pipe" "$pipe"
+  write pipe "$pipe"
   if [ -z "$is_piped" ]; then
     note "no pipe can be made here: the log is not rotated"
     return 0
@@ -60,7 +74,7 @@ open_log() {
     until sh_run "$here/pump.sh" "$log_limit_bytes" "$num_logs"; do proc_nap 1; done
   ) &
   pump=$!
-  proc_stat "$pump" && pump=$pump:$stat_ticks && write "$record/pump" "$pump"
+  proc_stat "$pump" && pump=$pump:$stat_ticks && write pump "$pump"
 }
 
 sh_run() {
@@ -107,7 +121,7 @@ start_job() {
   # Not waited for yet, so its number is its own even if it has ended.
   proc_stat "$job_pid"
   job=$job_pid:$stat_ticks
-  write "$record/job" "$job"
+  write job "$job"
 }
 
 # Waits for the job and sets code. TERM ends a `wait` early, and its trap asks the job to stop.
@@ -251,9 +265,14 @@ run_job() {
 # The log is whole before the last word is said, if nothing holds it open.
 close_log() {
   exec 3>&- 5<&-
+  [ -z "$pump" ] || wait_gone "$pump" 1000
+}
+
+# wait_gone PID:TICKS HUNDREDTHS
+wait_gone() {
   proc_clock
-  end_cs=$((now_cs + 1000))
-  while [ -n "$pump" ] && proc_is "$pump" && proc_clock && [ "$now_cs" -lt "$end_cs" ]; do proc_nap 0.05; done
+  began_cs=$now_cs
+  while proc_is "$1" && proc_clock && [ $((now_cs - began_cs)) -lt "$2" ]; do proc_nap 0.05; done
 }
 
 write_exit() {
@@ -267,7 +286,9 @@ write_exit() {
   # Over what was reserved: a full disk has room for that.
   printf '{"code":%s,"signal":%s,"at_s":%s,"stop":%s,"restarts":%s,"swept":[%s],"oom_kills":%s}\n' \
     "$code" "$signal" "$(date +%s)" "$is_stop" "$num_done" "$pids" "$oom" 1<>"$record/exit"
-  sync "$record/exit" 2>/dev/null
+  # On a disk that hangs it would never come back.
+  sync "$record/exit" 2>/dev/null &
+  proc_stat $! && wait_gone "$!:$stat_ticks" 300
   mv -f "$record/exit" exit.json
 }
 

@@ -99,6 +99,25 @@ def test_a_name_that_is_taken_starts_nothing(start, nonce):
     assert carriers(nonce) == {}
 
 
+def test_of_many_that_start_the_same_run_at_once_one_does(start, workdir):
+    outcomes = []
+
+    def run():
+        try:
+            outcomes.append(start())
+        except ConfigError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (started,) = [outcome for outcome in outcomes if not isinstance(outcome, ConfigError)]
+    assert len(carriers(started.token.marker)) == 1
+    assert [path.name for path in (workdir / "runs/run-1/attempts").iterdir()] == ["0001"]
+
+
 def test_a_folder_that_is_no_run_is_left_as_it_is(start, workdir):
     (workdir / "runs/run-1").mkdir(parents=True)
     (workdir / "runs/run-1/mine").write_text("x")

@@ -420,3 +420,63 @@ def test_what_outlives_sigkill_is_told():
 
 def test_time_is_not_taken_from_the_clock_of_the_day():
     assert stop.__kwdefaults__["clock"] is time.monotonic
+
+
+# ---- what the kernel does not let go of, and what it kills by itself
+
+
+@pytest.fixture
+def control_group():
+    """A control group of some kind (version 1) for this test, if one can be made."""
+    made = []
+
+    def make(kind: str) -> Path:
+        made.append(Path("/sys/fs/cgroup") / kind / f"dflashctl-test-{os.getpid()}")
+        try:
+            made[-1].mkdir()
+        except OSError as error:
+            made.pop()
+            pytest.skip(f"no control group can be made here: {error}")
+        return made[-1]
+
+    yield make
+    for group in made:
+        if (group / "freezer.state").exists():
+            (group / "freezer.state").write_text("THAWED")
+        for pid in (group / "tasks").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        until(lambda: (group / "tasks").read_text() == "")  # noqa: B023
+        group.rmdir()
+
+
+@pytest.mark.slow
+def test_a_process_that_really_outlives_sigkill_is_told_and_settled_by_the_next_stop(start, end, folder, control_group):
+    """A frozen one gets no signal, like one that hangs in a driver."""
+    group = control_group("freezer")
+    start(SLEEPS, gpus=("GPU-1",))
+    pid = job_pid(folder)
+    (group / "tasks").write_text(str(pid))
+    (group / "freezer.state").write_text("FROZEN")
+    with pytest.raises(JobFailed, match=f"process {pid} of run-1 on local outlives SIGKILL") as caught:
+        end(0.0, pause=lambda seconds: None)
+    assert caught.value.exit_code == 4
+    assert is_alive(pid)
+    # Its GPU is not given to another one.
+    with pytest.raises(ConfigError, match="is leased by"):
+        launch(LocalShell(), make_job(folder.parent.parent, SLEEPS, name="run-2", gpus=("GPU-1",)))
+    (group / "freezer.state").write_text("THAWED")
+    until(lambda: not is_alive(pid))
+    assert end().outcome == "was gone already"
+    launch(LocalShell(), make_job(folder.parent.parent, "pass", name="run-3", gpus=("GPU-1",)))
+
+
+def test_what_the_kernel_kills_for_want_of_memory_is_told(workdir, folder, nonce, control_group):
+    group = control_group("memory")
+    (group / "memory.limit_in_bytes").write_text(str(64 * 2**20))
+    shell = LocalShell(sh=("/bin/sh", "-c", f"echo $$ >{group}/tasks && exec /bin/sh -s"))
+    code = "import time; time.sleep(0.3); kept = [bytearray(2**20) for _ in range(200)]; print('up')"
+    launch(shell, make_job(workdir, code), nonce=nonce, settle_s=0.0)
+    until((folder / "exit.json").exists)
+    record = ExitRecord.model_validate_json((folder / "exit.json").read_bytes())
+    assert (record.code, record.signal, record.stop) == (137, 9, False)
+    assert record.oom_kills >= 1
