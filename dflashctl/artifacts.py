@@ -19,7 +19,7 @@ from dflashctl_remote.spec.process import ProcessToken
 LOCAL = "local"
 """The name of this machine among hosts."""
 DEFAULT_WORKDIR = Path("dflashctl-work")
-RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class RunRef:
     folder: Path
     """On the host."""
     host: str = LOCAL
+    options: str = ""
+    """What must be typed after a command to find it from here; empty: as the host and the folder say."""
 
     @property
     def record_path(self) -> Path:
@@ -63,7 +65,7 @@ class RunRef:
     def command(self, verb: str) -> str:
         """What to type to do something with this run from here: `dflashctl train resume RUN`."""
         where = workdir_option(self.folder.parent.parent) if self.host == LOCAL else f" --host {self.host}"
-        return f"dflashctl train {verb} {self.run_id}{where}"
+        return f"dflashctl train {verb} {self.run_id}{self.options or where}"
 
     def checkpoints(self) -> tuple["CheckpointRef", ...]:
         """The complete ones, oldest first."""
@@ -201,7 +203,7 @@ class Workdir:
     def new_run(self, run_id: str) -> RunRef:
         """The place of a run by name, there or not. Raises ConfigError if the name is no name."""
         if not RUN_ID.fullmatch(run_id):
-            raise ConfigError(f"{run_id!r} cannot be a run's name: letters, digits, dot, dash, underscore")
+            raise ConfigError(f"{run_id!r} cannot be a run's name: up to 100 letters, digits, dot, dash, underscore")
         return RunRef(run_id, self.path / "runs" / run_id)
 
     def run(self, run_id: str) -> RunRef:

@@ -5,6 +5,7 @@ DflashctlError            a bug of ours, if raised bare                       ex
 |- HostError
 |  |- HostUnreachable     nobody answered, nothing was run                    exit 3
 |  |  |- LinkLost         the link broke before the answer: outcome unknown   exit 3
+|  |- NotAllAnswered      some of several hosts gave no answer               the worst of theirs
 |  |- JobFailed           the job on the host ended badly                     its own code, else 4
 |- ArtifactError          incomplete or corrupt                               exit 5
 |- EngineUnhealthy        a server does not answer as it should              exit 6
@@ -37,6 +38,16 @@ class HostError(DflashctlError):
 
 class HostUnreachable(HostError):
     exit_code = 3
+
+
+class NotAllAnswered(HostError):
+    """Some hosts gave no answer; those of the others were shown."""
+
+    def __init__(self, problems: "list[DflashctlError]") -> None:
+        hosts = ", ".join(problem.host for problem in problems if isinstance(problem, HostError))
+        worst = max(problems, key=lambda problem: problem.exit_code)
+        super().__init__("; ".join(problem.message for problem in problems), host=hosts, hint=worst.hint)
+        self.exit_code = worst.exit_code
 
 
 class LinkLost(HostUnreachable):

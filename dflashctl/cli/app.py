@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from typing import Any
 
 import typer
 
@@ -45,8 +46,17 @@ def main(arguments: list[str] | None = None) -> int:
     is_debug = "--debug" in given
     rest = [argument for argument in given if argument != "--debug"]
     nouns = (rest[0],) if rest and rest[0] in NOUNS else NOUNS
-    return guarded(
-        lambda: make_app(nouns)(rest, prog_name="dflashctl", standalone_mode=False),
-        is_debug=is_debug,
-        is_json="--json" in rest,
-    )
+    return guarded(lambda: run(make_app(nouns), rest), is_debug=is_debug, is_json="--json" in rest)
+
+
+def run(app: typer.Typer, arguments: list[str]) -> Any:
+    """What the command returns, or the exit code that --help and its like ask for.
+
+    Not by calling the app, which makes an exit code of Ctrl-C before anybody can say what it left.
+    """
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("dflashctl", list(arguments)) as context:
+            return command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code

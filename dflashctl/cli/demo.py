@@ -141,15 +141,14 @@ def _plan(
 
 def _run(arguments: tuple[str, ...], *, is_quiet: bool) -> None:
     """One of our own command lines, through the parser and the command that a shell would reach."""
-    from dflashctl.cli.app import make_app
+    from dflashctl.cli.app import make_app, run
 
     app = make_app((arguments[0],))
-
     if is_quiet:
         with contextlib.redirect_stdout(io.StringIO()):
-            code = app([*arguments, "--json"], prog_name="dflashctl", standalone_mode=False)
+            code = run(app, [*arguments, "--json"])
     else:
-        code = app(list(arguments), prog_name="dflashctl", standalone_mode=False)
+        code = run(app, list(arguments))
     if code:
         raise DflashctlError(f"{arguments[0]} {arguments[1]} ended with exit code {code}")
 

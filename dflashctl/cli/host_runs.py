@@ -2,6 +2,7 @@
 
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from dflashctl.artifacts import RunRef
@@ -11,8 +12,16 @@ from dflashctl.cli.output import Output
 from dflashctl.cli.places import gate
 from dflashctl.cli.run_report import report
 from dflashctl.config.folders import state_folder
-from dflashctl.errors import DflashctlError, HostUnreachable, JobFailed
-from dflashctl.facts.host_runs import run_on, runs_on
+from dflashctl.errors import (
+    ArtifactError,
+    ConfigError,
+    DflashctlError,
+    HostUnreachable,
+    Interrupted,
+    JobFailed,
+    NotAllAnswered,
+)
+from dflashctl.facts.host_runs import HostRun, HostRuns, run_on, runs_on
 from dflashctl.facts.host_stream import EventFeed, follow, read_piece
 from dflashctl.facts.run_state import START_S, RunState
 from dflashctl.operations.supervised import StopProof
@@ -28,8 +37,8 @@ LIST_S = 20.0
 """Hosts that have not answered by then are listed as they were last seen."""
 
 
-def list_runs(places: list[Place], out: Output) -> int:
-    """The runs of all places as far as they answer; the exit code says whether all did."""
+def list_runs(places: list[Place], out: Output) -> None:
+    """The runs of all places as far as they answer. Raises NotAllAnswered, when they are shown, if some did not."""
     from dflashctl.transport.fan_out import fan_out
     from dflashctl.views.tables import runs
 
@@ -39,7 +48,7 @@ def list_runs(places: list[Place], out: Output) -> int:
     clocks: dict[str, float] = {}
     problems: list[DflashctlError] = []
     shells = [place.shell for place in places]
-    for host, found in fan_out(shells, lambda shell: runs_on(shell, by_host[shell.name].workdir), LIST_S):
+    for host, found in fan_out(shells, lambda shell: _ask(by_host[shell.name]), LIST_S):
         asked = by_host[host].workdir
         if isinstance(found, DflashctlError):
             problems.append(found)
@@ -54,15 +63,13 @@ def list_runs(places: list[Place], out: Output) -> int:
     else:
         empty = ", ".join(f"{by_host[host].workdir} on {host}" for host in clocks)
         out.result([], *([f"no run in {empty}"] if empty else []))
-    for problem in problems:
-        out.say(problem.message + (f"; next: {problem.hint}" if problem.hint else ""), style="red")
-    return max((problem.exit_code for problem in problems), default=0)
+    if problems:
+        raise NotAllAnswered(problems)
 
 
 def watch(place: Place, run_id: str, out: Output) -> None:
     """Show a run until no process of it is left. Ctrl-C leaves it running."""
-    found = run_on(place.shell, place.workdir, run_id)
-    run = found.state.run
+    run = readable(place, run_id).run
     watcher = Watcher(out, board := TrainingBoard(f"{run_id} on {place.host}", time.time))
     feed = EventFeed(run.events_path)
     waits_until_s = time.monotonic() + START_S
@@ -77,15 +84,32 @@ def watch(place: Place, run_id: str, out: Output) -> None:
                     board.gpus = piece.gpus
                 if piece.seen.token is None and time.monotonic() > waits_until_s:
                     break
-    except KeyboardInterrupt:
-        out.say(f"watching ended; run {run_id} goes on, see it again with: {run.command('watch')}")
-        raise
-    report(run_on(place.shell, place.workdir, run_id).state, out)
+    except KeyboardInterrupt as error:
+        raise Interrupted(f"watching ended, and run {run_id} goes on", hint=run.command("watch")) from error
+    report(readable(place, run_id), out)
+
+
+def readable(place: Place, run_id: str) -> RunState:
+    """Raises ArtifactError for a run whose state cannot be read."""
+    state = find(place, run_id).state
+    if state.state == "unreadable":
+        raise ArtifactError(
+            f"run {run_id} on {place.host} cannot be read: {state.detail}", hint=state.run.command("logs --raw")
+        )
+    return state
+
+
+def find(place: Place, run_id: str) -> HostRun:
+    return run_on(place.shell, place.workdir, run_id, options=place.options)
+
+
+def _ask(place: Place) -> HostRuns:
+    return runs_on(place.shell, place.workdir, options=place.options)
 
 
 def logs(place: Place, run_id: str, lines: int, out: Output, *, is_raw: bool, follows: bool) -> None:
     """The end of a run's account or of what it printed, and with `follows` all that comes after it."""
-    run = run_on(place.shell, place.workdir, run_id).state.run
+    run = find(place, run_id).state.run
     name = "log" if is_raw else "events.jsonl"
     told, end = _last_lines(place, run, name, lines)
     shown = Lines(every_s=0.0)
@@ -97,22 +121,24 @@ def logs(place: Place, run_id: str, lines: int, out: Output, *, is_raw: bool, fo
         events = parse_lines(b"".join(told), run.events_path)
         out.result(events, "\n".join(_texts(events, shown)))
         return
-    _print(run, told, shown, is_raw=is_raw)
+    if out.is_json and is_raw:
+        raise ConfigError("what a process prints is followed as it is, not as JSON", hint="leave out --json or --raw")
+    show = _print_raw if is_raw else _print_json if out.is_json else partial(_print_lines, run, shown)
+    show(b"".join(told))
     held = b""
     for piece in follow(place.shell, run, name, offset=end, say=out.say):
         if is_raw:
-            sys.stdout.buffer.write(piece.content)
-            sys.stdout.buffer.flush()
+            show(piece.content)
             continue
         whole, newline, held = (held + piece.content).rpartition(b"\n")
-        _print(run, (whole + newline).splitlines(keepends=True), shown, is_raw=False)
+        show(whole + newline)
 
 
 def stop(place: Place, run_id: str, grace_s: float, out: Output, touch: tuple[str, ...], *, is_dry_run: bool) -> None:
     """The ladder: ask, wait, end, prove. What stands at the end is what the host says."""
     from dflashctl.operations.stop import stop as end_run
 
-    found = run_on(place.shell, place.workdir, run_id)
+    found = find(place, run_id)
     folder = found.state.run.folder
     if is_dry_run:
         steps = (
@@ -125,8 +151,14 @@ def stop(place: Place, run_id: str, grace_s: float, out: Output, touch: tuple[st
         out.result({"state": found.state, "steps": steps}, "would, and did nothing:", *(f"  {step}" for step in steps))
         return
     gate(place, found, "train stop", touch)
-    proof = end_run(place.shell, str(folder), who=author(), grace_s=grace_s, say=out.say)
-    state = run_on(place.shell, place.workdir, run_id).state
+    try:
+        proof = end_run(place.shell, str(folder), who=author(), grace_s=grace_s, say=out.say)
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            f"nobody waits any more for run {run_id} on {place.host} to end; a stop that was asked for goes on there",
+            hint=found.state.run.command("stop"),
+        ) from error
+    state = find(place, run_id).state
     out.result(
         {"state": state, "proof": proof},
         f"run {run_id} on {place.host} {proof.outcome}; {_left(proof)}",
@@ -165,17 +197,24 @@ def _last_lines(place: Place, run: RunRef, name: str, lines: int) -> tuple[list[
                 break
         whole, newline, rest = content.rpartition(b"\n")
         found = (whole + newline).splitlines(keepends=True)
-        if len(found) > lines or not first:
+        if len(found) > lines or not first or span >= end:
             return found[-lines:], end - len(rest)
         span *= 4
 
 
-def _print(run: RunRef, lines: list[bytes], shown: Lines, *, is_raw: bool) -> None:
-    if is_raw:
-        sys.stdout.buffer.write(b"".join(lines))
-    else:
-        for line in _texts(parse_lines(b"".join(lines), run.events_path), shown):
-            print(line)
+def _print_raw(content: bytes) -> None:
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
+
+
+def _print_json(content: bytes) -> None:
+    """An event is a line of JSON already."""
+    _print_raw(b"".join(line + b"\n" for line in content.split(b"\n") if line.strip()))
+
+
+def _print_lines(run: RunRef, shown: Lines, content: bytes) -> None:
+    for line in _texts(parse_lines(content, run.events_path), shown):
+        print(line)
     sys.stdout.flush()
 
 

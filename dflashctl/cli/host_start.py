@@ -6,15 +6,14 @@ from pathlib import Path
 
 from dflashctl.artifacts import LOCAL
 from dflashctl.bundle import bundle_sha
-from dflashctl.cli.host_runs import watch
+from dflashctl.cli.host_runs import find, watch
 from dflashctl.cli.output import Output
 from dflashctl.cli.places import gate
 from dflashctl.config.load import Override
 from dflashctl.config.protection import require_touch
 from dflashctl.config.run import load_section
 from dflashctl.config.secret_values import secret_values
-from dflashctl.errors import ConfigError
-from dflashctl.facts.host_runs import run_on
+from dflashctl.errors import ArtifactError, ConfigError, Interrupted
 from dflashctl.stages.train.on_host import HostPlan, Wanted, carry_out, plan_resume, plan_start
 from dflashctl.stages.train.place import Place
 from dflashctl.transport.base import Git
@@ -30,6 +29,7 @@ def plan_new(
     git: Git | None,
     *,
     num_restarts: int,
+    is_dry_run: bool = False,
 ) -> HostPlan:
     """What a start will do; paths of run.yaml are the host's, here as everywhere in this tool from where you are."""
     spec = load_section("train", TrainSpec, config, overrides)
@@ -46,16 +46,23 @@ def plan_new(
         num_restarts=num_restarts,
         now_s=time.time(),
     )
-    return plan_start(place, wanted)
+    made = plan_start(place, wanted)
+    if made.exists and is_dry_run:
+        raise ConfigError(f"run {run_id} exists already on {place.host}, nothing would be started")
+    return made
 
 
 def plan_again(
     place: Place, run_id: str, gpus: tuple[str, ...], touch: tuple[str, ...], *, num_restarts: int, is_dry_run: bool
 ) -> HostPlan:
     """What a resume will do. Raises ConfigError if the run runs or has finished, or is protected and not named."""
-    found = run_on(place.shell, place.workdir, run_id)
+    found = find(place, run_id)
     if not is_dry_run:
         gate(place, found, "train resume", touch)
+    if found.record is None:
+        raise ArtifactError(
+            f"{found.state.run.record_path} on {place.host} cannot be read, so what to go on with is not known"
+        )
     if found.state.is_active or found.state.state == "finished":
         raise ConfigError(
             f"run {run_id} on {place.host} is {found.state.state}, there is nothing to resume",
@@ -69,7 +76,13 @@ def begin(place: Place, plan: HostPlan, out: Output, touch: tuple[str, ...], *, 
     # Told before anything is sent: a name that is neither the host's nor the run's means another machine.
     require_touch("train start", host=place.host, is_host_protected=False, run=plan.run.run_id, given=touch)
     may_change = not place.spec.protected or place.host in touch
-    launched = carry_out(plan, place, may_change_environment=may_change, say=out.say)
+    try:
+        launched = carry_out(plan, place, may_change_environment=may_change, say=out.say)
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            f"whether run {plan.run.run_id} was started on {place.host} is not known: interrupted before it answered",
+            hint=f"dflashctl train list{place.options or ''}",
+        ) from error
     gpus = f", GPU {', '.join(plan.job.gpus)}" if plan.job.gpus else ""
     text = f"run {plan.run.run_id} started on {place.host}, supervisor {launched.token.pid}{gpus}"
     if not is_detached:

@@ -21,6 +21,7 @@ from dflashctl.cli.options import (
     RunArgument,
     Set,
     Touch,
+    inventory_of,
     overrides_of,
     site_of,
     transport_of,
@@ -109,13 +110,16 @@ def start(
         from dflashctl.views.host_plan import host_plan, host_plan_document
 
         place = place_of(host, hosts, workdir)
-        made = host_start.plan_new(place, config, overrides, name, tuple(gpu or ()), _git(), num_restarts=restarts)
+        made = host_start.plan_new(
+            place, config, overrides, name, tuple(gpu or ()), _git(), num_restarts=restarts, is_dry_run=dry_run
+        )
         if dry_run:
             out.result(host_plan_document(made), host_plan(made))
             return
         host_start.begin(place, made, out, tuple(touch or ()), is_detached=detach)
         return
     _refuse_unsupervised(gpu, restarts)
+    _gate_here("train start", hosts, name, touch)
     from dflashctl.cli.start_run import make_plan, watch_own
     from dflashctl.stages.train.apply import start as start_run
     from dflashctl.views.tables import train_plan
@@ -160,7 +164,6 @@ def resume(
         return
     _refuse_unsupervised(gpu, restarts)
     from dflashctl.cli.start_run import watch_own
-    from dflashctl.config.protection import require_touch
     from dflashctl.facts.runs import read_record
     from dflashctl.stages.train.apply import resume as resume_run
     from dflashctl.stages.train.plan import plan_run_job
@@ -173,14 +176,7 @@ def resume(
     if dry_run:
         out.result(job, job_plan(job))
         return
-    require_touch(
-        "train resume",
-        host=host,
-        is_host_protected=False,
-        run=run,
-        is_run_protected=record.train.protected,
-        given=tuple(touch or ()),
-    )
+    _gate_here("train resume", hosts, run, touch, is_resume=True, is_run_protected=record.train.protected)
     handle = resume_run(ref, job, transport)
     watch_own(handle, ref, transport, out)
 
@@ -194,14 +190,15 @@ def list_(
     all_: Annotated[bool, typer.Option("--all", help="All hosts of hosts.yaml.")] = False,
     hosts: HostsOption = None,
     json: Json = False,
-) -> int:
+) -> None:
     """The runs of work folders, with the state of each and the age of its last event."""
     out = Output(is_json=json)
     if all_ or (host and set(host) != {LOCAL}):
         from dflashctl.cli.host_runs import list_runs
         from dflashctl.cli.places import places_of
 
-        return list_runs(places_of(host or [], hosts, workdir, takes_all=all_), out)
+        list_runs(places_of(host or [], hosts, workdir, takes_all=all_), out)
+        return
     from dflashctl.facts.runs import state_if_readable
     from dflashctl.views.tables import runs
 
@@ -209,9 +206,8 @@ def list_(
     states = [state_if_readable(ref, transport) for ref in _local(workdir).runs()]
     if not states:
         out.result([], f"no run in {workdir or DEFAULT_WORKDIR}")
-        return 0
+        return
     out.result(states, runs(states, {LOCAL: time.time()}))
-    return 0
 
 
 @app.command()
@@ -258,7 +254,8 @@ def watch(
 def stop(
     run: RunArgument,
     grace_s: Annotated[
-        float, typer.Option("--grace", "--wait", min=0, help="Seconds for its checkpoint; then it is killed.")
+        float,
+        typer.Option("--grace", "--wait", min=0, max=604800, help="Seconds for its checkpoint; then it is killed."),
     ] = 120.0,
     touch: Touch = None,
     workdir: WorkdirOption = None,
@@ -273,6 +270,29 @@ def stop(
 
     place = place_of(host, hosts, workdir)
     host_runs.stop(place, run, grace_s, Output(is_json=json), tuple(touch or ()), is_dry_run=dry_run)
+
+
+def _gate_here(
+    what: str,
+    hosts: Path | None,
+    run: str,
+    touch: list[str] | None,
+    *,
+    is_resume: bool = False,
+    is_run_protected: bool = False,
+) -> None:
+    """For a run that is a child of this command. A start touches nothing that is protected."""
+    from dflashctl.config.protection import require_touch
+
+    is_protected = is_resume and inventory_of(hosts).lookup(LOCAL).protected
+    require_touch(
+        what,
+        host=LOCAL,
+        is_host_protected=is_protected,
+        run=run,
+        is_run_protected=is_run_protected,
+        given=tuple(touch or ()),
+    )
 
 
 def _refuse_unsupervised(gpus: list[str] | None, restarts: int) -> None:

@@ -1,18 +1,18 @@
 """How the training runs of any host do, asked by one script; judged as those of this machine are."""
 
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from dflashctl.artifacts import RunRef
+from dflashctl.artifacts import RunRef, Workdir
 from dflashctl.bundle import bundle_root
 from dflashctl.errors import ArtifactError, ConfigError, JobFailed
-from dflashctl.facts.run_state import RunState, Seen, Told, judge
+from dflashctl.facts.run_state import RunState, Seen, judge, told_in
 from dflashctl.transport.files import read_script
 from dflashctl.transport.process import Presence
 from dflashctl.transport.shell import Script, Shell
-from dflashctl.transport.tail import parse_lines
 from dflashctl_remote.spec.events import CheckpointSaved, parse_event
 from dflashctl_remote.spec.process import ExitRecord, ProcessToken
 from dflashctl_remote.spec.train import RunRecord
@@ -42,7 +42,8 @@ class HostRun:
     """One run, with its record."""
 
     state: RunState
-    record: RunRecord
+    record: RunRecord | None
+    """None: run.json cannot be read."""
     now_s: float
 
 
@@ -51,30 +52,31 @@ def supervisor_functions(*names: str) -> str:
     return read_script(bundle_root() / "dflashctl_remote" / "supervisor", *names)
 
 
-def runs_on(shell: Shell, workdir: str, *, timeout_s: float = 30.0) -> HostRuns:
-    """All runs of a work folder, by name. Raises HostUnreachable."""
-    return _parse(shell.name, _ask(shell, workdir, "", timeout_s))
+def runs_on(shell: Shell, workdir: str, *, options: str = "", timeout_s: float = 30.0) -> HostRuns:
+    """All runs of a work folder, by name; `options` as in RunRef. Raises HostUnreachable."""
+    return _parse(shell.name, _ask(shell, workdir, "", timeout_s), options)
 
 
-def run_on(shell: Shell, workdir: str, run_id: str) -> HostRun:
-    """Raises ConfigError naming the runs that there are, ArtifactError for a damaged one, HostUnreachable."""
+def run_on(shell: Shell, workdir: str, run_id: str, *, options: str = "") -> HostRun:
+    """One run, damaged or not; `options` as in RunRef.
+
+    Raises ConfigError for a name that is none or that no run has, naming those that there are, HostUnreachable.
+    """
+    Workdir(Path(workdir)).new_run(run_id)
     out = _ask(shell, workdir, run_id, 30.0)
-    found = _parse(shell.name, out)
+    found = _parse(shell.name, out, options)
     if not found.states:
         known = ", ".join(state.run.run_id for state in runs_on(shell, workdir).states) or "none"
         raise ConfigError(
             f"there is no run {run_id} in {found.workdir} on {shell.name} (there: {known})",
-            hint=f"dflashctl train list --host {shell.name}",
+            hint=f"dflashctl train list{options or f' --host {shell.name}'}",
         )
     (state,) = found.states
-    if state.state == "unreadable":
-        raise ArtifactError(f"run {run_id} on {shell.name}: {state.detail}")
     (told,) = _runs(out)[1]
     try:
-        record = RunRecord.model_validate_json(told["record"])
-    except ValidationError as error:
-        first = error.errors()[0]["msg"]
-        raise ArtifactError(f"{state.run.record_path} on {shell.name} is not a run's record: {first}") from error
+        record = RunRecord.model_validate_json(told.get("record", ""))
+    except ValidationError:
+        record = None
     return HostRun(state, record, found.now_s)
 
 
@@ -92,6 +94,7 @@ def seen_in(lines: dict[str, str]) -> Seen:
         PRESENCES[lines["presence"]] if token is not None else None,
         float(lines["token_at"]) if lines.get("token_at") else None,
         end if token is not None else None,
+        "supervised" in lines,
         tuple(int(pid) for pid in lines["living"].split()),
         float(lines["record_at"]) if lines.get("record_at") else None,
     )
@@ -106,18 +109,20 @@ def _ask(shell: Shell, workdir: str, run_id: str, timeout_s: float) -> bytes:
     return answer.out
 
 
-def _parse(host: str, out: bytes) -> HostRuns:
+def _parse(host: str, out: bytes, options: str) -> HostRuns:
     head, runs = _runs(out)
     workdir, now_s = head["workdir"], float(head["now"])
-    return HostRuns(host, workdir, now_s, tuple(_state(host, workdir, told, now_s) for told in runs))
+    folder = Path(workdir) / "runs"
+    refs = [RunRef(told["run"], folder / told["run"], host, options) for told in runs]
+    return HostRuns(host, workdir, now_s, tuple(map(_state, refs, runs, repeat(now_s))))
 
 
-def _state(host: str, workdir: str, lines: dict[str, str], now_s: float) -> RunState:
-    run = RunRef(lines["run"], Path(workdir) / "runs" / lines["run"], host)
+def _state(run: RunRef, lines: dict[str, str], now_s: float) -> RunState:
     try:
         seen = seen_in(lines)
-        _, _, whole = lines["tail"].partition("\n") if len(lines["tail"]) >= TAIL_BYTES else ("", "", lines["tail"])
-        told = Told(parse_lines(whole.encode("utf-8", "surrogateescape"), run.events_path))
+        events_at = int(lines["events_at"]) if lines.get("events_at") else None
+        content = lines["tail"].encode("utf-8", "surrogateescape")
+        told = told_in(int(lines["tail_from"]), content, events_at, run.events_path)
         if told.saved is None and lines.get("saved"):
             event = parse_event(lines["saved"])
             told.saved = event if isinstance(event, CheckpointSaved) else None

@@ -2,28 +2,63 @@
 # Reads: workdir run_id (empty: all) tail_bytes.  Prints key=value lines; `tail=N` is followed by N bytes.
 set -u
 LC_ALL=C
+line_end='
+'
 case "$workdir" in "~") workdir=$HOME;; "~/"*) workdir=$HOME/${workdir#"~/"};; esac
-printf 'workdir=%s\nnow=%s\n' "$workdir" "$(date +%s)"
-for record in "$workdir"/runs/${run_id:-*}/run.json; do
-  [ -f "$record" ] || continue
-  folder=${record%/run.json}
+
+# Sets tail to the last whole events, and tail_from to the offset of its first byte.
+read_events() {
+  tail= tail_from=0
+  [ -f "$1" ] || return 0
+  size=$(($(wc -c <"$1")))
+  [ "$size" -le "$tail_bytes" ] || tail_from=$((size - tail_bytes))
+  tail=$(tail -c +"$((tail_from + 1))" "$1"; echo .)
+  tail=${tail%.}
+  [ "$tail_from" != 0 ] || return 0
+  begin=${tail%%"$line_end"*}
+  tail_from=$((tail_from + ${#begin} + 1)) tail=${tail#*"$line_end"}
+  if [ -z "$tail" ]; then
+    # One event that is longer than all that is read of others.
+    tail=$(tail -n 1 "$1"; echo .)
+    tail=${tail%.}
+    tail_from=$((size - ${#tail}))
+  fi
+}
+
+# What is known of the newest attempt under a supervisor.
+tell_attempt() {
+  attempt=
+  for found in "$1"/attempts/[0-9][0-9][0-9][0-9]; do [ -d "$found" ] && attempt=$found; done
+  [ -n "$attempt" ] || return 0
+  echo supervised=1
+  if [ -f "$attempt/events_at" ]; then read -r events_at <"$attempt/events_at" && printf 'events_at=%s\n' "$events_at"; fi
+}
+
+tell() {
+  folder=$1
   printf 'run=%s\n' "${folder##*/}"
   see_run "$folder"
   tell_run
-  printf 'token_at=%s\nrecord_at=%s\n' "$(changed_at "$folder/token.json")" "$(changed_at "$record")"
-  if [ -n "$run_id" ]; then read_whole "$record"; printf 'record=%s\n' "$content"; fi
-  events=$folder/events.jsonl tail=
-  if [ -f "$events" ]; then
-    tail=$(tail -c "$tail_bytes" "$events"; echo .)
-    tail=${tail%.}
-    case "$tail" in
-      *'"kind":"checkpoint"'*) ;;
-      *) for saved in "$folder"/checkpoints/step-*/manifest.json; do
-           # A long way back: checkpoints are rare where steps are many.
-           [ -f "$saved" ] && printf 'saved=%s\n' "$(grep '"kind":"checkpoint"' "$events" | tail -n 1)"
-           break
-         done;;
-    esac
-  fi
-  printf 'tail=%s\n%s\n' "${#tail}" "$tail"
+  tell_attempt "$folder"
+  printf 'token_at=%s\nrecord_at=%s\n' "$(changed_at "$folder/token.json")" "$(changed_at "$folder/run.json")"
+  if [ -n "$run_id" ] && [ -f "$folder/run.json" ]; then read_whole "$folder/run.json"; printf 'record=%s\n' "$content"; fi
+  events=$folder/events.jsonl
+  read_events "$events"
+  case "$tail" in
+    *'"kind":"checkpoint"'*) ;;
+    *) for saved in "$folder"/checkpoints/step-*/manifest.json; do
+         # A long way back: checkpoints are rare where steps are many.
+         [ -f "$saved" ] && [ -f "$events" ] && printf 'saved=%s\n' "$(grep '"kind":"checkpoint"' "$events" | tail -n 1)"
+         break
+       done;;
+  esac
+  printf 'tail_from=%s\ntail=%s\n%s\n' "$tail_from" "${#tail}" "$tail"
+}
+
+printf 'workdir=%s\nnow=%s\n' "$workdir" "$(date +%s)"
+if [ -n "$run_id" ]; then set -- "$workdir/runs/$run_id"; else set -- "$workdir"/runs/*; fi
+for folder do
+  # Nothing else can be a run's name.
+  case ${folder##*/} in *[!A-Za-z0-9._-]*) continue;; esac
+  if [ -f "$folder/run.json" ] || [ -f "$folder/token.json" ]; then tell "$folder"; fi
 done

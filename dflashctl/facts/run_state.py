@@ -3,10 +3,12 @@
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from dflashctl.artifacts import RunRef
 from dflashctl.transport.process import Presence
+from dflashctl.transport.tail import parse_lines
 from dflashctl_remote.spec.events import CheckpointSaved, Failed, Finished, Started, Step, Stopped
 from dflashctl_remote.spec.process import ExitRecord, ProcessToken
 
@@ -58,6 +60,8 @@ class Seen:
     """Of that process; None if there is no token."""
     token_at_s: float | None
     exit: ExitRecord | None = None
+    is_supervised: bool = False
+    """The token is a supervisor's, which outlives its job."""
     living: tuple[int, ...] = ()
     """Processes that carry the run's marker, looked for where the token's process is gone."""
     record_at_s: float | None = None
@@ -73,11 +77,19 @@ class Told:
         self.saved: CheckpointSaved | None = None
         self.end: Any = None
         self.at_s: float | None = None
+        self.knows_attempt = False
+        """What was told before this attempt is known apart, whatever the clocks say."""
+        self.has_spoken = False
+        """This attempt, if it is known apart; else any."""
         for event in events:
             self.add(event)
 
+    def begin_attempt(self) -> None:
+        """All that was added so far is of those before."""
+        self.knows_attempt, self.has_spoken, self.end = True, False, None
+
     def add(self, event: Any) -> None:
-        self.at_s = event.at_s
+        self.at_s, self.has_spoken = event.at_s, True
         match event:
             case Started():
                 self.started, self.end = event, None
@@ -89,6 +101,21 @@ class Told:
                 self.end = event
 
 
+def told_in(offset: int, content: bytes, events_at: int | None, path: Path) -> Told:
+    """From whole lines of an events file that begin at an offset; `events_at`: where the newest attempt's begin.
+
+    Raises ArtifactError for a line that is no event.
+    """
+    if events_at is None:
+        return Told(parse_lines(content, path))
+    border = max(0, events_at - offset)
+    told = Told(parse_lines(content[:border], path))
+    told.begin_attempt()
+    for event in parse_lines(content[border:], path):
+        told.add(event)
+    return told
+
+
 def judge(run: RunRef, told: Told, seen: Seen, now_s: float) -> RunState:
     """`now_s` by the host's clock. A process that is gone without a last word is called so, never `failed`."""
     state, detail = _state(told, seen, now_s)
@@ -98,20 +125,30 @@ def judge(run: RunRef, told: Told, seen: Seen, now_s: float) -> RunState:
 
 
 def _state(told: Told, seen: Seen, now_s: float) -> tuple[State, str]:
-    active: State = "starting" if told.at_s is None else "running"
+    active: State = "running" if told.has_spoken else "starting"
     # The last word, if there is one, may be that of the process before, which this one resumed.
-    is_end_of_this = told.end is not None and (seen.token_at_s is None or told.end.at_s >= seen.token_at_s)
-    if seen.presence == "alive" and seen.exit is None and not is_end_of_this:
-        return active, ""
+    is_end_of_this = told.end is not None and (
+        told.knows_attempt or seen.token_at_s is None or told.end.at_s >= seen.token_at_s
+    )
+    if seen.presence == "alive" and seen.exit is None:
+        if not is_end_of_this:
+            return active, ""
+        if seen.is_supervised:
+            said, why = _last_word(told.end)
+            return active, f"its job {said}{f' ({why})' if why else ''}, and its supervisor is at work"
     if seen.exit is None and seen.living and not is_end_of_this:
         pids = ", ".join(map(str, seen.living))
         return active, f"its supervisor is gone; process {pids} goes on without"
     if is_end_of_this:
         return _last_word(told.end)
+    return _without_last_word(told, seen, now_s)
+
+
+def _without_last_word(told: Told, seen: Seen, now_s: float) -> tuple[State, str]:
     if seen.exit is not None:
         return _ended(seen.exit)
     if seen.token is not None:
-        return _without_a_word(seen.token, seen.presence)
+        return _without_process(seen.token, seen.presence)
     return _without_token(told, seen, now_s)
 
 
@@ -155,9 +192,12 @@ def _signal_name(number: int) -> str:
         return "unknown"
 
 
-def _without_a_word(token: ProcessToken, presence: Presence | None) -> tuple[State, str]:
+def _without_process(token: ProcessToken, presence: Presence | None) -> tuple[State, str]:
     if presence == "another boot":
-        return "lost to reboot", f"the machine or its container was started anew, and process {token.pid} is gone with it"
+        return (
+            "lost to reboot",
+            f"the machine or its container was started anew, and process {token.pid} is gone with it",
+        )
     if presence == "another namespace":
         return "elsewhere", f"process {token.pid} is of another PID namespace than this one"
     return "ended without a word", f"process {token.pid} is gone and wrote no last event"

@@ -6,9 +6,9 @@ from pydantic import ValidationError
 
 from dflashctl.artifacts import RunRef
 from dflashctl.errors import ArtifactError
-from dflashctl.facts.run_state import START_S, RunState, Seen, State, Told, judge
+from dflashctl.facts.run_state import START_S, RunState, Seen, State, judge, told_in
 from dflashctl.transport.base import Transport
-from dflashctl.transport.tail import find_last_event, read_last_events
+from dflashctl.transport.tail import find_last_event, read_tail
 from dflashctl_remote.spec.process import ExitRecord
 from dflashctl_remote.spec.train import RunRecord
 
@@ -33,7 +33,7 @@ def state_of(run: RunRef, transport: Transport, *, now_s: float | None = None) -
     """From the end of the run's events, its process and its exit record. Raises ArtifactError."""
     # The process first: what it says at its end is then not missed.
     seen = _seen(run, transport)
-    told = Told(read_last_events(run.events_path, TAIL_BYTES))
+    told = told_in(*read_tail(run.events_path, TAIL_BYTES), _events_at(run), run.events_path)
     if told.at_s is not None and told.saved is None and any((run.folder / "checkpoints").glob("step-*")):
         # A long way back: checkpoints are rare where steps are many.
         told.saved = find_last_event(run.events_path, "checkpoint")
@@ -71,9 +71,20 @@ def _seen(run: RunRef, transport: Transport) -> Seen:
         presence,
         run.token_path.stat().st_mtime if token is not None else None,
         end,
+        (run.folder / "attempts").is_dir(),
         living,
         run.record_path.stat().st_mtime if run.record_path.is_file() else None,
     )
+
+
+def _events_at(run: RunRef) -> int | None:
+    """Where the events of the newest attempt begin; None for a run without supervisor."""
+    for attempt in sorted((run.folder / "attempts").glob("[0-9]*"), reverse=True):
+        try:
+            return int((attempt / "events_at").read_text(encoding="ascii"))
+        except (FileNotFoundError, ValueError):
+            return None
+    return None
 
 
 def _exit(run: RunRef) -> ExitRecord | None:

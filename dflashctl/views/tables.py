@@ -74,10 +74,14 @@ def runs(states: Iterable[RunState], now_s: Mapping[str, float]) -> RenderableTy
         age = "-"
         if state.last_event_at_s is not None and here is not None:
             age = f"{duration(max(0.0, here - state.last_event_at_s))} ago"
-        style = QUIET if state.state == "unreachable" else STATE_STYLE.get(state.state, BAD)
+        # How a run ended is told elsewhere; what is odd about one that goes on, or cannot be told, belongs here.
+        needs_word = state.detail and state.state in ("unreachable", "unreadable", "running", "starting")
         cells = (
             Text(state.run.run_id),
-            Text(f"{state.state} ({state.detail})" if state.state == "unreachable" else state.state, style=style),
+            Text(
+                f"{state.state} ({state.detail})" if needs_word else state.state,
+                style=STATE_STYLE.get(state.state, BAD),
+            ),
             f"{step.step:,}/{step.num_steps:,}" if step else "-",
             f"{step.loss:.3f}" if step else "-",
             percent(step.accuracy) if step else "-",

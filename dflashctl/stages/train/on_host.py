@@ -59,6 +59,8 @@ class HostPlan:
     """Empty: the host's interpreter as it is."""
     has_environment: bool
     free_bytes: int | None
+    exists: bool
+    """There is something at the run's folder already."""
     is_resume: bool
 
     def script(self) -> str:
@@ -70,7 +72,7 @@ def plan_start(place: Place, wanted: Wanted) -> HostPlan:
     """Ask the host once for all that the plan must know. Raises ConfigError, ArtifactError, HostUnreachable."""
     asked = _ask(place, wanted.spec, wanted.run_id, wanted.secrets)
     ref = Workdir(Path(asked.site.workdir)).new_run(wanted.run_id)
-    run = RunRef(ref.run_id, ref.folder, place.host)
+    run = RunRef(ref.run_id, ref.folder, place.host, place.options)
     spec = wanted.spec.model_copy(update={"target": asked.site.target, "dataset": asked.site.dataset})
     record = record_of(spec, run, bundle_sha=wanted.bundle_sha, git=wanted.git, now_s=wanted.now_s)
     return _plan(place, asked, run, record, wanted.gpus, wanted.secrets, wanted.num_restarts, is_resume=False)
@@ -178,6 +180,7 @@ def _plan(
         environment_name=name,
         has_environment=there is not None,
         free_bytes=asked.site.free_bytes,
+        exists=asked.site.run_exists,
         is_resume=is_resume,
     )
 

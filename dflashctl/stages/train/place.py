@@ -15,3 +15,5 @@ class Place:
     shell: Shell
     workdir: str
     """As it was written: absolute, or below `~/`."""
+    options: str = ""
+    """What must be typed after a command to come to the same place."""
