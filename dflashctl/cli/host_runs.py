@@ -82,7 +82,7 @@ def watch(place: Place, run_id: str, out: Output) -> None:
                     watcher.add(event)
                 if piece.gpus:
                     board.gpus = piece.gpus
-                if piece.seen.token is None and time.monotonic() > waits_until_s:
+                if not piece.has_process and time.monotonic() > waits_until_s:
                     break
     except KeyboardInterrupt as error:
         raise Interrupted(f"watching ended, and run {run_id} goes on", hint=run.command("watch")) from error

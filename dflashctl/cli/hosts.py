@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,7 @@ import typer
 from dflashctl.artifacts import DEFAULT_WORKDIR
 from dflashctl.cli.options import HostsOption, Json, inventory_of
 from dflashctl.cli.output import Output
-from dflashctl.config.hosts import LOCAL, HostSpec
+from dflashctl.config.hosts import LOCAL
 from dflashctl.errors import DflashctlError, HostUnreachable
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def list_(hosts: HostsOption = None, json: Json = False) -> None:
     """The hosts, how each is reached and what it is for. Nobody is asked."""
     from dflashctl.views.hosts import host_rows, inventory_table
 
-    inventory = inventory_of(hosts)
+    inventory = _inventory(hosts)
     rows = host_rows(inventory)
     out = Output(is_json=json)
     out.result({"file": inventory.file, "hosts": rows}, inventory_table(rows))
@@ -46,9 +47,10 @@ def check(
 
     Exit code 3 if a host could not be reached, 4 if something is red.
     """
-    from dflashctl.views.hosts import examination, no_examination
+    from dflashctl.stages.hosts.twins import find_twins
+    from dflashctl.views.hosts import examination, no_examination, same_machines
 
-    inventory = inventory_of(hosts)
+    inventory = _inventory(hosts)
     asked = tuple(dict.fromkeys(names or inventory.names))
     for name in asked:
         inventory.lookup(name)
@@ -60,8 +62,13 @@ def check(
         if not json:
             shown = no_examination(name, answer) if isinstance(answer, DflashctlError) else examination(answer)
             out.result(None, shown, "")
+    protected = {name: inventory.lookup(name).protected for name in asked}
+    answers = (found[name] for name in asked)
+    twins = find_twins((answer for answer in answers if not isinstance(answer, DflashctlError)), protected)
     if json:
-        out.result({"hosts": [_document(name, found[name]) for name in asked]})
+        out.result({"hosts": [_document(name, found[name]) for name in asked], "same_machine": twins})
+    elif twins:
+        out.result(None, same_machines(twins))
     if any(isinstance(answer, HostUnreachable) for answer in found.values()):
         raise typer.Exit(HostUnreachable.exit_code)
     if any(isinstance(answer, DflashctlError) or answer.is_bad for answer in found.values()):
@@ -82,7 +89,7 @@ def _examine_all(
     settings, pool = ssh_settings(os.environ), Pool()
 
     def question(shell: Shell) -> "Examination":
-        spec = _spec_of(shell.name, inventory)
+        spec = inventory.lookup(shell.name)
         is_here = shell.name == LOCAL
         way = "this machine" if is_here else way_in_words(route_to(shell.name, inventory.content, settings))
         unset = tuple(name for name in spec.secrets if not os.environ.get(name))
@@ -94,13 +101,9 @@ def _examine_all(
         pool.close()
 
 
-def _spec_of(name: str, inventory: "Inventory") -> HostSpec:
-    """For this machine what hosts.yaml does not say is what commands without --host take."""
-    spec = inventory.lookup(name)
-    if name != LOCAL:
-        return spec
-    here = {"workdir": str(DEFAULT_WORKDIR.absolute()), "python": sys.executable}
-    return spec.model_copy(update={key: value for key, value in here.items() if key not in spec.model_fields_set})
+def _inventory(hosts: Path | None) -> "Inventory":
+    """With this machine as commands without --host take it."""
+    return inventory_of(hosts).with_local(str(DEFAULT_WORKDIR.absolute()), sys.executable)
 
 
 def _document(name: str, answer: "Examination | DflashctlError") -> dict[str, object]:

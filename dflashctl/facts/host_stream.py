@@ -10,8 +10,7 @@ from typing import Any
 
 from dflashctl.artifacts import RunRef
 from dflashctl.errors import ArtifactError, HostUnreachable, JobFailed
-from dflashctl.facts.host_runs import seen_in, supervisor_functions
-from dflashctl.facts.run_state import Seen
+from dflashctl.facts.host_runs import supervisor_functions
 from dflashctl.transport.files import read_script
 from dflashctl.transport.shell import Script, Shell
 from dflashctl.transport.tail import parse_lines
@@ -48,7 +47,8 @@ class Piece:
     content: bytes
     end: int
     """Where the stream ended then."""
-    seen: Seen
+    has_process: bool
+    """Some process of the run was written down: it is not just being started."""
     is_over: bool
     """No process of the run is left, so nothing more will come."""
     gpus: tuple[GpuUse, ...] = ()
@@ -91,7 +91,7 @@ def read_piece(
     at, end = int(lines["at"]), int(lines["end"])
     if offset > end:
         raise ArtifactError(f"{run.folder / name} on {shell.name} ends at byte {end}, before the {offset} read so far")
-    return Piece(at, content, end, seen_in(lines), lines["over"] == "1", tuple(gpus))
+    return Piece(at, content, end, bool(lines["token"]), lines["over"] == "1", tuple(gpus))
 
 
 def follow(

@@ -74,12 +74,10 @@ def runs(states: Iterable[RunState], now_s: Mapping[str, float]) -> RenderableTy
         age = "-"
         if state.last_event_at_s is not None and here is not None:
             age = f"{duration(max(0.0, here - state.last_event_at_s))} ago"
-        # How a run ended is told elsewhere; what is odd about one that goes on, or cannot be told, belongs here.
-        needs_word = state.detail and state.state in ("unreachable", "unreadable", "running", "starting")
         cells = (
             Text(state.run.run_id),
             Text(
-                f"{state.state} ({state.detail})" if needs_word else state.state,
+                f"{state.state} ({state.detail})" if state.state == "unreachable" else state.state,
                 style=STATE_STYLE.get(state.state, BAD),
             ),
             f"{step.step:,}/{step.num_steps:,}" if step else "-",
@@ -89,7 +87,9 @@ def runs(states: Iterable[RunState], now_s: Mapping[str, float]) -> RenderableTy
             age,
         )
         table.add_row(*((Text(state.run.host), *cells) if has_hosts else cells))
-    return table
+    # How a run ended is told elsewhere; what is odd about one that goes on, or cannot be told, belongs here.
+    odd = [state for state in told if state.detail and state.state in ("running", "starting", "unreadable")]
+    return Group(table, *(Text(f"  {state.run.run_id}: {state.detail}", style=CAUTION) for state in odd))
 
 
 def resolved_values(values: Iterable[Resolved]) -> RenderableType:

@@ -49,6 +49,10 @@ write_token() {
   reserve job 63
   reserve pump 63
   reserve pipe 4095
+  # What stands in the run's account by now is of earlier attempts, whatever the clocks say.
+  events_at=0
+  [ ! -f events.jsonl ] || events_at=$(($(wc -c <events.jsonl)))
+  printf '%s\n' "$events_at" >"$record/events_at" || give_up
   printf '{"boot_id":"%s","pid":%s,"start_ticks":%s,"pid_namespace":%s,"uid":%s,"marker":"%s"}\n' \
     "$here_boot" $$ "$since" "$here_namespace" "$here_uid" "$marker" >token.json.new && mv -f token.json.new token.json || give_up
 }
@@ -283,9 +287,13 @@ write_exit() {
   is_stop=false
   is_stop_asked && is_stop=true
   [ "$was_stopped" = 0 ] || is_stop=true
-  # Over what was reserved: a full disk has room for that.
-  printf '{"code":%s,"signal":%s,"at_s":%s,"stop":%s,"restarts":%s,"swept":[%s],"oom_kills":%s}\n' \
-    "$code" "$signal" "$(date +%s)" "$is_stop" "$num_done" "$pids" "$oom" 1<>"$record/exit"
+  end=$(printf '{"code":%s,"signal":%s,"at_s":%s,"stop":%s,"restarts":%s,"swept":[%s],"oom_kills":%s}' \
+    "$code" "$signal" "$(date +%s)" "$is_stop" "$num_done" "$pids" "$oom")
+  # Over what was reserved, if there is no room for another file.
+  if printf '%s\n' "$end" >"$record/exit.new" 2>/dev/null; then mv -f "$record/exit.new" "$record/exit"; else
+    rm -f "$record/exit.new"
+    write exit "$end"
+  fi
   # On a disk that hangs it would never come back.
   sync "$record/exit" 2>/dev/null &
   proc_stat $! && wait_gone "$!:$stat_ticks" 300

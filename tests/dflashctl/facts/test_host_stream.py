@@ -151,6 +151,6 @@ def test_events_come_whole_from_pieces_that_are_not(shell, run):
     told = [
         event
         for at in range(0, len(lines), 7)
-        for event in halves.add(type(whole)(at, lines[at : at + 7], len(lines), whole.seen, False))
+        for event in halves.add(type(whole)(at, lines[at : at + 7], len(lines), whole.has_process, False))
     ]
     assert len(told) == 20
