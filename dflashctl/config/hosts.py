@@ -8,6 +8,8 @@ from dflashctl.config.servers import ServerSpec
 from dflashctl_remote.spec.base import Spec
 
 LOCAL = "local"
+REACHED_BY = ("ssh", "address", "port", "user", "via", "identity_file")
+"""Fields that this machine has not."""
 Role = Literal["train", "serve", "evaluate", "generate", "store"]
 
 
@@ -23,9 +25,10 @@ class HostSpec(Spec):
     """Another host of this file, or an alias in ssh_config, to jump through."""
     identity_file: str | None = None
     workdir: str = "~/dflashctl-work"
-    """Absolute, or below `~/`: the home folder there."""
+    """Absolute, or below `~/`: the home folder there. Not of `local`: commands take its work folder from --workdir."""
     python: str = "python3"
-    """Interpreter that environments are made with; without `env`, the one that jobs run under as it is."""
+    """Interpreter that environments are made with; without `env`, the one that jobs run under as it is. Of `local`, if
+    nothing else is written, the one that dflashctl runs under."""
     env: Literal["uv", "pip"] | None = None
     """What makes environments of their own for jobs, each named by what is in it."""
     uv: str = "uv"
@@ -35,7 +38,7 @@ class HostSpec(Spec):
     install_args: tuple[str, ...] = ()
     """Given to `uv pip install` or `pip install`, for example an index of wheels."""
     variables: dict[str, str] = Field(default_factory=dict)
-    """Environment of jobs there, for example HF_HOME."""
+    """Environment of jobs there, for example HF_HOME; no names that reserved.py lists."""
     secrets: tuple[str, ...] = ()
     """Names of the operator's environment variables that jobs there are given, through a file that only they read."""
     roles: tuple[Role, ...] = ()
@@ -65,7 +68,8 @@ class S3Spec(Spec):
 
 class HostsFile(Spec):
     hosts: dict[str, HostSpec] = Field(default_factory=dict)
-    """`local`, this machine, is always there; an entry of that name sets its work folder."""
+    """`local`, this machine, is always there; an entry of that name says how jobs run on it, never where or by which
+    way."""
     relay: RelaySection = RelaySection()
     s3: dict[str, S3Spec] = Field(default_factory=dict)
     servers: dict[str, ServerSpec] = Field(default_factory=dict)

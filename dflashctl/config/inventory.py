@@ -1,11 +1,11 @@
 """The hosts that there are: where hosts.yaml is found, what it comes to, and a host by its name."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dflashctl.config.host_checks import check_hosts
-from dflashctl.config.hosts import LOCAL, HostsFile, HostSpec
+from dflashctl.config.hosts import LOCAL, REACHED_BY, HostsFile, HostSpec
 from dflashctl.config.load import Override, Tree, load_tree
 from dflashctl.config.run import RunFile
 from dflashctl.config.schema import Resolved, nearest, refuse_unknown_keys, resolved, validated
@@ -37,6 +37,16 @@ class Inventory:
         near = nearest(name, self.names)
         hint = f"did you mean {near}?" if near else f"known: {', '.join(self.names)}"
         raise ConfigError(f"host {name} is not in {self.file}", hint=hint)
+
+    def with_local(self, workdir: str, python: str) -> "Inventory":
+        """With what the file does not say of this machine: its work folder, and the interpreter unless that is written.
+
+        `workdir`: absolute.
+        """
+        told = self.lookup(LOCAL)
+        changes = {"workdir": workdir, **({} if "python" in told.model_fields_set else {"python": python})}
+        hosts = {**self.content.hosts, LOCAL: told.model_copy(update=changes)}
+        return replace(self, content=self.content.model_copy(update={"hosts": hosts}))
 
     def jumps(self, name: str) -> tuple[str, ...]:
         """What lies between this machine and the host by `via`, first hop first. Raises as `lookup`.
@@ -75,9 +85,12 @@ def load_inventory(file: Path | None, overrides: tuple[Override, ...] = ()) -> I
 
 
 def resolved_hosts(file: Path, overrides: tuple[Override, ...] = ()) -> tuple[Resolved, ...]:
-    """Every value of a hosts.yaml with its origin. Raises as `load_inventory`."""
+    """Every value of a hosts.yaml with its origin; of `local` what the file can say. Raises as `load_inventory`."""
     content, tree = _load(file, overrides)
-    return tuple(resolved(content, (), tree))
+    # Of these, other defaults hold for this machine, or none.
+    elsewhere = {f"hosts.{LOCAL}.{field}" for field in (*REACHED_BY, "workdir", "python")}
+    values = resolved(content, (), tree)
+    return tuple(value for value in values if value.path not in elsewhere or value.origin != "default")
 
 
 def is_hosts_file(file: Path) -> bool:

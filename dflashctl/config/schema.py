@@ -30,6 +30,11 @@ def dotted(key: Key) -> str:
     return ".".join(map(str, key))
 
 
+def refusal(tree: Tree, key: Key, said: str, hint: str = "") -> ConfigError:
+    """What to raise for the value at this key."""
+    return ConfigError(f"{tree.place_of(key)}: {dotted(key)}: {said}", hint=hint)
+
+
 def values_at(tree: Tree, key: Key) -> Any:
     """What stands at the key; None if nothing does. Raises ConfigError where a section holds a bare value."""
     values: Any = tree.values

@@ -12,6 +12,7 @@ from dflashctl.config.inventory import Inventory
 from dflashctl.errors import DflashctlError, HostUnreachable
 from dflashctl.facts.finding import Finding, Level
 from dflashctl.stages.hosts.check import Examination
+from dflashctl.stages.hosts.twins import Twins
 from dflashctl.views.palette import ACCENT, BAD, CAUTION, GOOD, QUIET
 
 MARKS: dict[Level, tuple[str, str]] = {
@@ -102,6 +103,10 @@ def no_examination(host: str, error: DflashctlError) -> RenderableType:
     what = "unreachable" if isinstance(error, HostUnreachable) else "could not be examined"
     head = Text(host, style=f"bold {ACCENT}").append(f"  {what}", style=BAD)
     return Group(head, _finding_table((Finding("link", "bad", error.message, error.hint or "see docs/hosts.md"),)))
+
+
+def same_machines(twins: Iterable[Twins]) -> RenderableType:
+    return _finding_table(twin.finding for twin in twins)
 
 
 def _finding_table(findings: Iterable[Finding]) -> RenderableType:

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import yaml
 
 MARKED_SMI = """#!/bin/sh
 case "$*" in
@@ -51,6 +52,20 @@ def test_sound_hosts_have_nothing_red_and_the_way_to_each_is_told(ns_lab, check)
 def test_no_host_named_means_all_of_them_and_this_machine(lab, check):
     _, found = check()
     assert list(found) == ["local", "jump", "ct129", "kpro6"]
+
+
+def test_one_machine_under_two_aliases_is_told_if_one_is_not_protected(ns_lab, operator):
+    content = yaml.safe_load(operator.hosts_file.read_text())
+    content["hosts"] |= {"twin": {"ssh": "198.18.2.2", "port": 2222, "user": "root"}}
+    content["hosts"]["ct129"]["protected"] = True
+    operator.hosts_file.write_text(yaml.safe_dump(content))
+    done = operator.cli("hosts", "check", "jump", "ct129", "kpro6", "twin", "--json")
+    assert done.code == 0, done.err
+    (twins,) = json.loads(done.out)["same_machine"]
+    assert twins["hosts"] == ["ct129", "twin"]
+    assert twins["finding"]["text"] == "ct129 and twin are one machine, and only ct129 is protected"
+    shown = operator.cli("hosts", "check", "ct129", "twin").out
+    assert shown.splitlines()[-2].startswith("note same machine ct129 and twin are one machine")
 
 
 def test_screen_of_a_host_fits_a_terminal(lab, operator):

@@ -44,6 +44,8 @@ class Examination:
     """Of a script that does nothing, over the open connection."""
     findings: tuple[Finding, ...]
     gpus: tuple[HeldGpu, ...]
+    machine: tuple[str, ...] | None = None
+    """Boot, PID namespace and name; hosts of which all of it is equal are one. None: not all of it was told."""
 
     @property
     def is_bad(self) -> bool:
@@ -74,8 +76,9 @@ def examine(
     ]
     visit = _Visit(shell, findings)
     values = (("workdir", spec.workdir),)
-    if told := visit.ask("system", _system_script(), SYSTEM_S, "look at its load, and at /proc"):
-        findings += doctor.system_findings(told)
+    system = visit.ask("system", _system_script(), SYSTEM_S, "look at its load, and at /proc")
+    if system:
+        findings += doctor.system_findings(system)
     cure = f"is {spec.workdir} on a network file system that hangs? df there shows it"
     if told := visit.ask("disks", _script("disks", values, "doctor_disks", "doctor.sh"), DISKS_S, cure):
         findings += disk_findings(told)
@@ -86,7 +89,7 @@ def examine(
         findings += gpu_findings(told, gpus)
     _environment(visit, spec, gpus)
     findings += secrets_finding(spec, unset_secrets)
-    return Examination(shell.name, connect_s, rtt_s, tuple(findings), gpus)
+    return Examination(shell.name, connect_s, rtt_s, tuple(findings), gpus, _machine(system))
 
 
 def way_in_words(route: Route) -> str:
@@ -99,6 +102,11 @@ def way_in_words(route: Route) -> str:
     if route[0].proxy_command is not None:
         hops.insert(0, "a ProxyCommand")
     return f"{words} via {', '.join(hops)}" if hops else f"{words} directly"
+
+
+def _machine(system: Told | None) -> tuple[str, ...] | None:
+    told = tuple(system.one(key) for key in ("boot_id", "pid_namespace", "machine")) if system else ()
+    return told if told and all(told) else None
 
 
 class _Visit:
@@ -142,7 +150,8 @@ def _script(name: str, values: tuple[tuple[str, str], ...], call: str, *files: s
 
 def _system_script() -> Script:
     tools = " ".join((*doctor.NEEDED_TOOLS, *doctor.USEFUL_TOOLS))
-    call = "doctor_identity; doctor_tools; doctor_processes; doctor_sessions"
+    boot = 'say boot_id "$(cat /proc/sys/kernel/random/boot_id 2>/dev/null)"'
+    call = f"doctor_identity; doctor_tools; doctor_processes; {boot}; doctor_sessions"
     return _script("system", (("probe_tools", tools),), call, "doctor.sh")
 
 

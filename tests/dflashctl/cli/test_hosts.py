@@ -1,4 +1,5 @@
 import json
+import sys
 
 import pytest
 
@@ -37,6 +38,30 @@ def test_list_for_machines_is_one_document(hosts_file, capsys):
     assert document["file"] == str(hosts_file)
     assert [host["name"] for host in document["hosts"]] == ["local", "trainer", "worker"]
     assert document["hosts"][1]["is_protected"] is True
+
+
+def test_list_shows_the_work_folder_and_interpreter_that_commands_here_take(hosts_file, capsys):
+    assert main(["hosts", "list", "--hosts", str(hosts_file), "--json"]) == 0
+    local, trainer, _ = json.loads(capsys.readouterr().out)["hosts"]
+    assert (local["workdir"], local["python"]) == (str(hosts_file.parent / "dflashctl-work"), sys.executable)
+    assert (trainer["workdir"], trainer["python"]) == ("~/dflashctl-work", "python3")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hosts:\n  local:\n    workdir: /data\n",
+        "hosts:\n  a:\n    variables: {DFLASHCTL_MARKER: x}\n",
+        "hosts:\n  a: {address: x, protected: true}\n  b: {address: X, user: me}\n",
+        "hosts:\n  a:\n    workdir: ~/../x\n",
+    ],
+)
+@pytest.mark.parametrize("command", [["hosts", "list"], ["hosts", "check"], ["train", "list", "--all"]])
+def test_file_that_cannot_be_is_told_with_its_line_before_anything_is_asked(hosts_file, capsys, text, command):
+    hosts_file.write_text(text)
+    assert main([*command, "--hosts", str(hosts_file)]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"dflashctl: {hosts_file}:3: hosts.") and shown.out == ""
 
 
 def test_list_takes_the_file_from_the_environment(hosts_file, capsys, monkeypatch):
@@ -82,10 +107,11 @@ def test_check_of_this_machine_tells_what_it_found(hosts_file, capsys):
 
 
 def test_check_takes_for_this_machine_what_the_file_says_of_it(hosts_file, capsys):
-    hosts_file.write_text("hosts: {local: {workdir: /dev/null/place, python: /nowhere/python3, roles: [train]}}")
+    hosts_file.write_text("hosts: {local: {python: /nowhere/python3, roles: [train]}}")
+    (hosts_file.parent / "dflashctl-work").write_text("no folder")
     assert main(["hosts", "check", "--hosts", str(hosts_file)]) == 4
     shown = " ".join(capsys.readouterr().out.split())
-    assert "BAD work folder /dev/null/place cannot be written (nor made in /dev/null)" in shown
+    assert f"BAD work folder {hosts_file.parent}/dflashctl-work cannot be written" in shown
     assert "BAD environment local has no interpreter /nowhere/python3" in shown
 
 

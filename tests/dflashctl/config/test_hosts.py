@@ -113,17 +113,135 @@ def test_wrong_key_or_value_gives_file_line_path_and_the_nearest(hosts_file, tex
         ("a: {user: ''}", "cannot be one"),
         ("'a b': {}", "'a b' cannot be a name"),
         ("-x: {}", "cannot be a name"),
+        ("a/b: {}", "cannot be a name"),
+        ("'a\"b': {}", "cannot be a name"),
+        (".a: {}", "cannot be a name"),
+        ("'': {}", "'' cannot be a name"),
+        ('"a\\n": {}', "cannot be a name"),
         ("local: {address: 192.0.2.1}", "hosts.local.address: local is this machine and is not reached"),
         ("a: {workdir: work}", "wanted a folder that is absolute or below ~/, found 'work'"),
         ("a: {workdir: /}", "wanted a folder"),
         ("a: {workdir: ~other/work}", "wanted a folder"),
+        ("a: {workdir: ''}", "hosts.a.workdir: wanted a folder that is absolute or below ~/, found ''"),
+        ("a: {workdir: //}", "wanted a folder"),
+        ("a: {workdir: /.}", "wanted a folder"),
+        ("a: {workdir: ~/.}", "wanted a folder"),
+        (
+            "a: {workdir: ~/../x}",
+            "found '~/../x' | for example ~/dflashctl-work or /data/dflashctl-work, with no .. in",
+        ),
+        ("a: {workdir: /data/..}", "wanted a folder"),
+        ('a: {workdir: "/data/x\\ny"}', r"found '/data/x\ny'"),
         ("a: {python: bin/python3}", "wanted a name on PATH, or a path from / or ~/"),
         ("a: {address: x}, b: {address: x, port: 22}", "b and a are the same machine"),
         ("a: {}, b: {ssh: a}", "b and a are the same machine"),
+        ("a: {address: '2001:db8::1'}, b: {address: '2001:DB8:0::1'}", "b and a are the same machine"),
     ],
 )
 def test_host_that_cannot_be_is_refused(hosts_file, text, said):
     assert said in refused(hosts_file(f"hosts: {{{text}}}"))
+
+
+@pytest.mark.parametrize("field", ["ssh: x", "address: x", "port: 2201", "user: x", "via: a", "identity_file: /x"])
+def test_this_machine_has_no_way_to_it(hosts_file, field):
+    said = refused(hosts_file(f"hosts:\n  a: {{}}\n  local:\n    {field}\n"))
+    assert said.startswith(f"hosts.yaml:4: hosts.local.{field.partition(':')[0]}: local is this machine and is not")
+
+
+def test_work_folder_of_this_machine_is_not_written_in_the_file(hosts_file):
+    assert refused(hosts_file("hosts:\n  local:\n    workdir: /data/work\n")) == (
+        "hosts.yaml:3: hosts.local.workdir: the work folder of this machine is dflashctl-work in the folder where you "
+        "type, or --workdir | leave workdir out here, and give commands --workdir"
+    )
+
+
+def test_this_machine_takes_all_that_says_how_jobs_run_on_it(hosts_file):
+    text = (
+        "{protected: true, roles: [train], python: /p/python3, env: uv, uv: /u/uv, variables: {A: b}, "
+        "secrets: [HF_TOKEN], requirements: [torch], install_args: [-q]}"
+    )
+    assert load_inventory(hosts_file(f"hosts: {{local: {text}}}")).lookup("local").protected
+
+
+def test_work_folder_and_interpreter_of_this_machine_come_from_the_command(hosts_file):
+    inventory = load_inventory(hosts_file("hosts: {a: }")).with_local("/w", "/p/python3")
+    assert (inventory.lookup("local").workdir, inventory.lookup("local").python) == ("/w", "/p/python3")
+    assert inventory.lookup("a") == HostSpec()
+    inventory = load_inventory(hosts_file("hosts: {local: {python: /q/python3}}")).with_local("/w", "/p/python3")
+    assert inventory.lookup("local").python == "/q/python3"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("DFLASHCTL_MARKER", "DFLASHCTL_HOSTS", "PYTHONPATH", "PYTHONHOME", "PYTHONUNBUFFERED"),
+        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "MASTER_PORT", "UID", "SHELLOPTS"),
+    ],
+)
+def test_variable_that_is_reserved_is_refused_with_the_reason(hosts_file, name):
+    at = f"hosts.yaml:4: hosts.a.variables.{name}: {name} is reserved: "
+    said = refused(hosts_file(f"hosts:\n  a:\n    variables:\n      {name}: '0'\n"))
+    assert said.startswith(at) and len(said) > len(at) + 20
+    at = f"hosts.yaml:4: hosts.a.secrets.0: {name} is reserved: "
+    said = refused(hosts_file(f"hosts:\n  a:\n    secrets:\n    - {name}\n"))
+    assert said.startswith(at) and len(said) > len(at) + 20
+
+
+@pytest.mark.parametrize("name", ["PATH", "HOME", "LC_ALL", "LD_PRELOAD", "TMPDIR"])
+def test_what_only_describes_the_operators_machine_is_no_secret_but_may_be_a_variable(hosts_file, name):
+    assert "it describes the machine where you type" in refused(hosts_file(f"hosts: {{a: {{secrets: [{name}]}}}}"))
+    assert load_inventory(hosts_file(f"hosts: {{a: {{variables: {{{name}: /x}}}}}}")).lookup("a").variables
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("{}", "{ssh: a, user: other}"),
+        ("{ssh: x}", "{ssh: x, via: c}"),
+        ("{ssh: x}", "{ssh: x, port: 2201}"),
+        ("{ssh: x.example}", "{address: X.example., user: b}"),
+        ("{address: x.example, user: root}", "{address: X.EXAMPLE, port: 22, identity_file: ~/k, user: b}"),
+        ("{address: '2001:db8::1'}", "{address: '2001:0DB8:0:0::0001', user: b}"),
+        ("{address: '::ffff:192.0.2.1'}", "{address: 192.0.2.1, via: c}"),
+        ("{address: 192.0.2.1}", "{address: '0xC0000201', user: b}"),
+        ("{address: 192.0.2.1}", "{address: 192.0.513, user: b}"),
+        ("{address: 127.0.0.1, port: 2201}", "{address: localhost, port: 2201, user: b}"),
+        ("{address: x}", "{address: localhost, via: a}"),
+    ],
+)
+def test_machine_that_is_protected_under_one_name_is_under_all(hosts_file, a, b):
+    for first, second in (("protected: true, ", ""), ("", "protected: true, ")):
+        text = f"hosts:\n  a: {{{first}{a[1:]}\n  b: {{{second}{b[1:]}\n  c: {{}}\n"
+        said = refused(hosts_file(text))
+        loose, line, kept = ("b", 3, "a") if first else ("a", 2, "b")
+        assert said.startswith(f"hosts.yaml:{line}: hosts.{loose}: {loose} and {kept} are the same machine (")
+        assert f"and only {kept} is protected | write protected: true at {loose} too" in said
+    both = f"hosts: {{a: {{protected: true, {a[1:]}, b: {{protected: true, {b[1:]}, c: {{}}}}"
+    assert load_inventory(hosts_file(both.replace(", }", "}"))).lookup("b").protected
+
+
+def test_this_machine_by_its_loopback_address_is_this_machine(hosts_file):
+    said = refused(hosts_file("hosts:\n  local: {protected: true}\n  me: {address: 127.0.0.1}\n"))
+    assert said.startswith(
+        "hosts.yaml:3: hosts.me: me and local are the same machine (this machine), and only local is"
+    )
+    said = refused(hosts_file("hosts:\n  me: {address: '::1', protected: true}\n"))
+    assert said.startswith("hosts.yaml:2: hosts.me: local and me are the same machine (this machine), and only me is")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: {address: x, port: 2201}, b: {address: x, port: 2202, protected: true}",
+        "a: {ssh: x, port: 2201}, b: {ssh: x, port: 2202, protected: true}",
+        "a: {ssh: x}, b: {ssh: y, protected: true}",
+        "local: {protected: true}, a: {address: localhost, port: 2201}",
+        "a: {address: localhost, via: b, protected: true}, b: {protected: true}, c: {address: '::1', via: d}, d: {}",
+        "a: {address: 192.0.2.1.example}, b: {address: 999.1.1.1, protected: true}",
+    ],
+)
+def test_other_machines_are_not_held_to_its_protection(hosts_file, text):
+    assert "a" in load_inventory(hosts_file(f"hosts: {{{text}}}")).names
 
 
 @pytest.mark.parametrize(
@@ -207,7 +325,7 @@ def test_resolved_values_tell_where_each_comes_from(hosts_file):
     values = {value.path: value for value in resolved_hosts(file)}
     assert values["hosts.a.port"].origin == f"{file}:3"
     assert values["hosts.a.workdir"].origin == "default"
-    assert values["hosts.local.workdir"].section == "hosts"
+    assert values["hosts.local.env"].section == "hosts"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@ from dflashctl.config.inventory import Inventory
 from dflashctl.errors import ConfigError, HostUnreachable
 from dflashctl.facts.finding import Finding
 from dflashctl.stages.hosts.check import Examination
-from dflashctl.views.hosts import examination, host_rows, inventory_table, no_examination, reached_by
+from dflashctl.stages.hosts.twins import Twins
+from dflashctl.views.hosts import examination, host_rows, inventory_table, no_examination, reached_by, same_machines
 
 
 def inventory(**hosts):
@@ -83,6 +84,14 @@ def test_host_that_did_not_answer_is_a_block_of_its_own_with_its_cure(text_of):
     ]
     error = ConfigError("install_args hold a password")
     assert text_of(no_examination("ct129", error)).startswith("ct129  could not be examined")
+
+
+def test_one_machine_under_two_names_is_a_line_with_its_cure(text_of):
+    finding = Finding("same machine", "note", "a and b are one machine, and only a is protected", "protect b")
+    assert [line.rstrip() for line in text_of(same_machines([Twins(("a", "b"), finding)])).splitlines()] == [
+        "note same machine a and b are one machine, and only a is protected",
+        "                  -> protect b",
+    ]
 
 
 def test_text_of_a_host_is_no_markup(text_of):

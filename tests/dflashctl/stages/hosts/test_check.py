@@ -1,4 +1,5 @@
 import itertools
+import os
 import sys
 from pathlib import Path
 
@@ -126,8 +127,17 @@ def test_this_machine_is_examined_for_real():
     assert topics["torch"].level == "ok"
 
 
+def test_machine_is_its_boot_its_namespace_and_its_name():
+    here = examine(LocalShell(), HostSpec(workdir="/tmp/no-such-work"), way="this machine").machine
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert here == (boot_id, os.readlink("/proc/self/ns/pid"), os.uname().nodename)
+    assert examined(a_host()).machine is None
+
+
 def hop(alias, address, port=22, **more):
-    return Hop(alias=alias, address=address, port=port, user="root", host_key_name=address, by_hand=f"ssh {alias}", **more)
+    return Hop(
+        alias=alias, address=address, port=port, user="root", host_key_name=address, by_hand=f"ssh {alias}", **more
+    )
 
 
 @pytest.mark.parametrize(
