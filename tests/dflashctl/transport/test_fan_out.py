@@ -45,6 +45,7 @@ def test_answers_come_as_they_are_given_and_the_silent_come_last():
     never.set()
     assert [name for name, _ in rest] == ["dead 1", "dead 2", "dead 3"]
     assert all(isinstance(error, HostUnreachable) and "within 0.5 s" in error.message for _, error in rest)
+    assert rest[0][1].hint == "dflashctl hosts check dead 1"
 
 
 def test_many_dead_hosts_do_not_delay_the_one_behind_them():
