@@ -24,6 +24,7 @@ DELAYS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0)
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 GPU = re.compile(r"[A-Za-z0-9._-]+")
 FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+NONCE = re.compile(r"[0-9a-f]+")
 RESERVED = ("token.json", "exit.json", "stop.requested", "events.jsonl", "log")
 IN_PROGRESS = 31
 """Exit code: an earlier sending of the same script is still at work there."""
@@ -37,8 +38,9 @@ def supervisor_text(*names: str) -> str:
 def launch_script(job: SupervisedJob, nonce: str, *, is_resume: bool = False, settle_s: float = SETTLE_S) -> Script:
     """All that a launch does on the host. Sent again with the same nonce it starts nothing twice.
 
-    Raises ConfigError for a job that cannot be written down for a shell.
+    `nonce`: hexadecimal digits. Raises ConfigError for a job that cannot be written down for a shell.
     """
+    assert NONCE.fullmatch(nonce), nonce
     _check(job)
     names = [name for name, _ in job.files]
     files = (*job.files, ("job.sh", _job_text(job)))

@@ -69,7 +69,7 @@ find_last() {
 # What is known of the run that is there, in words.
 state_of_run() {
   state="it was never started to its end"
-  if p_read "$folder/exit.json"; then
+  if p_first "$folder/exit.json"; then
     p_number_of code "$p_content" && state="ended with exit code $p_number"
     case $p_content in *'"stop":true'*) state=stopped ;; esac
   elif p_read "$folder/token.json"; then
@@ -257,7 +257,7 @@ watch_start() {
 }
 
 is_ended() {
-  p_read "$folder/exit.json"
+  p_first "$folder/exit.json"
   # One that has done its work already is none that did not come up.
   case $p_content in *'"code":0,'*'"stop":false'*) return 0 ;; esac
   tell exit "$p_content"

@@ -54,7 +54,7 @@ see() {
 tell_state() {
   job='' job_lives=0 end=''
   [ -n "$record" ] && p_first "$record/job" && job=$p_content && proc_is "$job" && job_lives=1
-  p_read "$folder/exit.json" && end=$p_content
+  p_first "$folder/exit.json" && end=$p_content
   printf 'presence=%s\nmembers=%s\njob=%s\njob_lives=%s\nexit=%s\n' "$presence" "$members" "$job" "$job_lives" "$end"
 }
 

@@ -44,7 +44,7 @@ def find(marker: str, since: str, uid: str, asker: str, supervisor: str, pipe: s
         size = len(members)
         sessions = {row.session for row in rows if row.pid in members} & leaders
         members |= {row.pid for row in rows if row.session in sessions or row.parent in members}
-    print("\n".join(row.name for row in rows if row.pid in members))
+    print(" ".join(row.name for row in rows if row.pid in members))
 
 
 def candidates(since: int, uid: int, asker: int) -> "list[Row]":

@@ -163,6 +163,14 @@ def test_members_of_the_session_and_children_count_without_a_marker(ask, tools, 
     assert family(ask, text) == set()
 
 
+def test_members_are_told_in_one_line(ask, tools, child):
+    ticks = process.token_of(child(env=marked("m")).pid, "m").start_ticks
+    child(env=marked("m"))
+    found = ask(f'family_find m {ticks} {os.getuid()} $$ 0 ""; printf %s "$members"')
+    assert len(found.splitlines()) == 1
+    assert len(found.split(" ")) == 2
+
+
 def test_a_session_that_was_ours_still_is_for_whoever_began_in_time(ask, tools, child):
     one = child(start_new_session=True)
     mine = process.token_of(one.pid, "m")
