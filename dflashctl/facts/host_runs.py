@@ -87,6 +87,8 @@ def seen_in(lines: dict[str, str]) -> Seen:
         end = ExitRecord.model_validate_json(lines["exit"]) if lines["exit"] else None
     except ValidationError as error:
         raise ArtifactError("its token.json or exit.json cannot be read") from error
+    if token is not None and lines["presence"] == "another run":
+        raise ArtifactError("its token.json is another run's: the folder, or that file, was copied from it")
     if token is not None and lines["presence"] not in PRESENCES:
         raise ArtifactError(f"whether its process {token.pid} lives cannot be told: {lines['presence']}")
     return Seen(

@@ -11,12 +11,12 @@ see_run() {
   token= presence= exit_record= living= is_over=0
   # The token first: what the process writes at its end is then not missed.
   if [ -f "$1/token.json" ] && read_whole "$1/token.json"; then
-    token=$content
-    token_presence "$token"
+    token=${content:-damaged}
+    token_presence_in "$1" "$token"
   fi
   if [ -f "$1/exit.json" ] && read_whole "$1/exit.json"; then exit_record=$content; fi
   if [ -n "$token" ] && [ -z "$exit_record" ] && [ "$presence" = gone ]; then
-    token_family "$token"
+    token_family "$token" "$1"
     living=$family
   fi
   if [ -n "$exit_record" ]; then is_over=1; fi

@@ -173,11 +173,15 @@ def _ended(end: ExitRecord) -> tuple[State, str]:
     """How a job ended that wrote no last event."""
     if end.code == 0:
         return ("stopped", "it ended when asked to") if end.stop else ("finished", "")
+    if end.code is None:
+        return "stopped", "it was asked to stop; its supervisor was gone, so how it ended is not known"
     if end.signal is None:
         return "failed", f"it ended with exit code {end.code} and wrote no last event"
     how = f"ended by signal {end.signal} ({_signal_name(end.signal)})"
+    if end.killed:
+        return "stopped", f"{how}: it was asked to stop, and killed after its grace"
     if end.stop:
-        return "stopped", f"{how} when asked to stop"
+        return "stopped", f"{how}, and asked to stop"
     if end.oom_kills:
         how += "; the kernel's out-of-memory killer was at work"
     elif end.signal == signal.SIGKILL:

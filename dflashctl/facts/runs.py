@@ -61,6 +61,8 @@ def is_running(run: RunRef, pid: int, transport: Transport) -> bool:
 
 def _seen(run: RunRef, transport: Transport) -> Seen:
     token = run.token()
+    if token is not None and token.folder_inode not in (None, run.folder.stat().st_ino):
+        raise ArtifactError(f"{run.token_path} is another run's: the folder, or that file, was copied from it")
     presence = None if token is None else transport.presence(token)
     end = None if presence is None else _exit(run)
     living: tuple[int, ...] = ()

@@ -21,7 +21,7 @@ living_users() {
     run=${token%/token.json}
     p_read "$token" || continue
     [ -f "$run/job.sh" ] && ! grep -qF "/bundles/$bundle_sha12" "$run/job.sh" && continue
-    token_family "$p_content"
+    token_family "$p_content" "$run"
     case "$presence:$family" in "gone:" | "another boot:") ;; *) printf '%s\n' "$run" ;; esac
   done
 }

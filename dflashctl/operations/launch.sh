@@ -73,9 +73,10 @@ state_of_run() {
     p_number_of code "$p_content" && state="ended with exit code $p_number"
     case $p_content in *'"stop":true'*) state=stopped ;; esac
   elif p_read "$folder/token.json"; then
-    token_presence "$p_content"
+    state_token=$p_content
+    token_presence_in "$folder" "$state_token"
     case $presence in alive) state=running ;; *) state=$presence ;; esac
-    [ "$presence" != gone ] || { token_family "$p_content" && [ -z "$family" ] || state="running without its supervisor"; }
+    [ "$presence" != gone ] || { token_family "$state_token" "$folder" && [ -z "$family" ] || state="running without its supervisor"; }
   elif read_launch "$folder/attempts/$last" && [ "$launch_boot" = "$here_boot" ] && proc_is "$launch_by"; then
     state=starting
   fi
@@ -134,11 +135,15 @@ begin_again() {
   find_last
   read_launch "$folder/attempts/$last" && [ "$launch_nonce" = "$nonce" ] && continue_ours && return 0
   if p_read "$folder/token.json"; then
-    token_presence "$p_content"
+    token_presence_in "$folder" "$p_content"
     case $presence in
       alive) tell state running && finish 21 ;;
       "another namespace" | unreadable) tell state "$presence" && finish 21 ;;
-      gone) family_find "$token_marker" "$token_ticks" "$token_uid" $$ "$token_pid" "" && nobody_lives ;;
+      gone)
+        run_known "$folder"
+        # shellcheck disable=SC2086
+        family_find "$token_marker" "$token_ticks" "$token_uid" $$ "$token_pid" "$run_pipe" $run_known && nobody_lives
+        ;;
     esac
   fi
   if [ -n "$launch_nonce" ] && [ "$launch_boot" = "$here_boot" ]; then

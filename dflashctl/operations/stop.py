@@ -158,7 +158,7 @@ class _Ladder:
                 f"{self._folder} on {host} holds no token.json: who its process is was never written down",
                 hint=f"dflashctl train list --host {host}",
             )
-        if look.presence in ("unreadable", "another namespace"):
+        if look.presence in ("unreadable", "another namespace", "another run"):
             raise JobFailed(self._cannot_tell(look.presence), host=host, hint="nothing was signalled")
         if "now_ticks" in look.lines:
             was = ProcessToken.model_validate_json(self._token)
@@ -172,6 +172,11 @@ class _Ladder:
     def _cannot_tell(self, presence: str) -> str:
         if presence == "unreadable":
             return f"token.json in {self._folder} on {self._shell.name} cannot be read"
+        if presence == "another run":
+            return (
+                f"token.json in {self._folder} on {self._shell.name} is another run's: the folder, or that file, was "
+                "copied from it"
+            )
         was = ProcessToken.model_validate_json(self._token)
         return (
             f"{self._name} was started in PID namespace {was.pid_namespace}, which this shell of {self._shell.name} is "
@@ -256,14 +261,14 @@ class _Ladder:
         """For a run whose supervisor was killed: what it would have written, as far as it is known."""
         is_killed = bool(self._killed)
         return json.dumps(
-            {"code": 137 if is_killed else 0, "signal": 9 if is_killed else None, "at_s": time.time(), "stop": True}
+            {"code": 137 if is_killed else None, "signal": 9 if is_killed else None, "at_s": time.time(), "stop": True}
         )
 
     def _proof(self, state: _State, outcome: str) -> StopProof:
         end = state.end
         killed = list(self._killed)
         if outcome == "ended when asked":
-            if end is not None and end.signal == 9 and end.stop and state.lines["job"]:
+            if end is not None and end.killed and state.lines["job"]:
                 killed.insert(0, int(state.lines["job"].partition(":")[0]))
             outcome = "had to be killed" if killed else outcome
         leased = {name.removeprefix("gpu-") for name in state.lines.get("leases", "").split()}

@@ -25,17 +25,14 @@ find_attempt() {
 
 # Sets known to the processes that the supervisor wrote down, and pipe.
 find_known() {
-  known=$seen pipe='' job='' pump=''
-  [ -n "$record" ] || return 0
-  p_first "$record/job" && job=$p_content known="$known $p_content"
-  p_first "$record/pump" && pump=$p_content known="$known $p_content"
-  p_first "$record/pipe" && pipe=$p_content
+  run_known "$folder"
+  known="$seen $run_known" pipe=$run_pipe job=${run_known%% *}
 }
 
 # Sets members. Without a token the launch's nonce is all there is to go by.
 find_members() {
   members=
-  case $presence in "another boot" | "another namespace" | unreadable) return 0 ;; esac
+  case $presence in "another boot" | "another namespace" | "another run" | unreadable) return 0 ;; esac
   find_known
   # shellcheck disable=SC2086
   if [ -n "$token" ]; then
@@ -47,7 +44,7 @@ find_members() {
 
 see() {
   presence=none
-  [ -z "$token" ] || token_presence "$token"
+  [ -z "$token" ] || token_presence_in "$folder" "$token"
   find_attempt
 }
 
@@ -86,7 +83,7 @@ ask() {
   see
   # While they live: with them goes what tells their session from a stranger's.
   find_members
-  case $presence in "another boot" | "another namespace" | unreadable) tell_state && return 0 ;; esac
+  case $presence in "another boot" | "another namespace" | "another run" | unreadable) tell_state && return 0 ;; esac
   leave_note
   # shellcheck disable=SC2086
   if [ "$presence" = alive ]; then
@@ -166,6 +163,8 @@ prove() {
     ask_gpus --query-compute-apps=gpu_uuid,pid apps
   fi
   printf 'leases=%s\n' "$leases"
+  # A supervisor that was killed could not do it.
+  if [ -n "$record" ] && [ -z "$members" ] && [ "$presence" = gone ]; then rm -f "$folder/secrets.env"; fi
   if [ -n "$record" ] && [ -z "$members" ] && [ ! -f "$folder/exit.json" ] && [ -n "$ended" ] && [ "$presence" = gone ]; then
     printf '%s\n' "$ended" >"$folder/exit.new" && mv -f "$folder/exit.new" "$folder/exit.json"
   fi

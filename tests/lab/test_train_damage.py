@@ -1,6 +1,7 @@
 """Runs whose files are damaged, names that are none, and clocks that step: told as they are, and never beyond help."""
 
 import json
+import signal
 
 import pytest
 
@@ -98,3 +99,34 @@ def test_hints_lead_to_the_same_work_folder(site, tmp_path):
     done = site.start("ct129", "r1", TRAINS, "--workdir", folder)
     assert f"dflashctl train watch r1 --host ct129 --workdir '{folder}'" in done.out
     assert site.stop("ct129", "r1", "--workdir", folder).code == 0
+
+
+@pytest.mark.parametrize("what", ["r1", "r1/token.json"])
+def test_a_copy_of_a_run_is_not_the_run(site, ct129, what):
+    site.start("ct129", "r1", TRAINS, "--set", "train.protected=true")
+    site.start("ct129", "copy", TRAINS)
+    site.stop("ct129", "copy")
+    runs = site.folder("ct129", "r1").rpartition("/")[0]
+    if what == "r1":
+        unprotect = 's/"protected": true/"protected": false/'
+        ct129.exec(f"cd '{runs}' && rm -r copy && cp -a r1 copy && sed -i '{unprotect}' copy/run.json")
+    else:
+        ct129.exec(f"cp -a '{runs}/r1/token.json' '{runs}/copy/token.json' && rm -f '{runs}/copy/exit.json'")
+    done = site.stop("ct129", "copy")
+    assert done.code == 4
+    assert "is another run's" in done.err
+    assert site.states("ct129") == {"copy": "unreadable", "r1": "running"}
+    assert site.processes("ct129", "r1")
+    site.stop("ct129", "r1", "--touch", "r1")
+
+
+def test_a_supervisor_that_was_killed_leaves_no_room_for_a_second_trainer(site, ct129):
+    site.start("ct129", "r1", TRAINS)
+    (supervisor,) = [p for p in site.processes("ct129", "r1") if any("supervise.sh" in word for word in p.argv)][:1]
+    ct129.signal(supervisor, signal.SIGKILL)
+    listed = site.operator.cli("train", "list", "--host", "ct129")
+    assert "its supervisor is gone" in listed.out
+    refused = site.operator.cli("train", "resume", "r1", "--host", "ct129", "--detach")
+    assert (refused.code, "nothing to resume" in refused.err) == (2, True)
+    assert site.stop("ct129", "r1").code == 0
+    assert site.processes("ct129", "r1") == []

@@ -64,10 +64,11 @@ def test_a_secret_is_in_the_jobs_environment_and_nowhere_else(site, ct129, secre
         said.append(site.operator.cli("train", "list", "--host", "ct129", "--json"))
         (job,) = [p for p in site.processes("ct129", "r1") if "dflashctl_remote.entry.train" in p.argv]
         assert job.environ[NAME] == secret
+        assert files_with(ct129, ct129.home(), secret) == [f"{run}/secrets.env"]
+        assert ct129.exec(["stat", "-c", "%a", f"{run}/secrets.env"]).out.strip() == "600"
         said.append(site.stop("ct129", "r1"))
     assert {(where, process.pid) for where, process in watch.seen} == {("environ", job.pid)}
-    assert files_with(ct129, ct129.home(), secret) == [f"{run}/secrets.env"]
-    assert ct129.exec(["stat", "-c", "%a", f"{run}/secrets.env"]).out.strip() == "600"
+    assert files_with(ct129, ct129.home(), secret) == []
     assert all(secret not in done.out + done.err for done in said)
     on_this_side = subprocess.run(
         ["grep", "-rlF", secret[:20], str(site.operator.folder)], capture_output=True, check=False

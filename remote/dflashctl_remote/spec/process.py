@@ -16,6 +16,8 @@ class ProcessToken(Spec):
     pid_namespace: int
     """Inode of /proc/self/ns/pid of whoever wrote this."""
     uid: int
+    folder_inode: int | None = None
+    """Of the run's folder: a copy of the folder is not the run's."""
     marker: str
     """Value of the environment variable MARKER."""
 
@@ -23,14 +25,16 @@ class ProcessToken(Spec):
 class ExitRecord(Spec):
     """exit.json, which a supervisor writes last: how the job that it watched over ended."""
 
-    code: int
-    """As a shell has it: 128 + the signal's number for a job that a signal ended."""
+    code: int | None
+    """As a shell has it: 128 + the signal's number for a job that a signal ended. None: nobody was there to see it."""
     signal: int | None
     """If `code` is above 128; a job may have chosen such a code itself."""
     at_s: float
     """Unix time of the host."""
     stop: bool
     """Somebody had asked it to stop."""
+    killed: bool = False
+    """By its supervisor, when its grace was over."""
     restarts: int = 0
     swept: tuple[int, ...] = ()
     """Pids of children that the job left behind, which were ended."""

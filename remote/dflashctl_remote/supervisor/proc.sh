@@ -60,12 +60,14 @@ p_number_of() {
   [ -n "$p_number" ]
 }
 
-# Sets token_boot token_pid token_ticks token_namespace token_uid token_marker from the text of a token.json.
+# Sets token_boot token_pid token_ticks token_namespace token_uid token_folder token_marker from the text of a token.json.
 token_fields() {
   p_number_of pid "$1" && token_pid=$p_number &&
     p_number_of start_ticks "$1" && token_ticks=$p_number &&
     p_number_of pid_namespace "$1" && token_namespace=$p_number &&
     p_number_of uid "$1" && token_uid=$p_number || return 1
+  token_folder=''
+  p_number_of folder_inode "$1" && token_folder=$p_number
   token_boot=${1#*\"boot_id\"*\"} token_boot=${token_boot%%\"*}
   # The marker is the last field; a path in it may hold whatever a path may.
   p_rest=${1#*\"marker\"*\"} p_rest=${p_rest%\"*} token_marker=
@@ -118,12 +120,36 @@ token_lives() {
   [ "$presence" = alive ]
 }
 
-# Sets family to the pids of what is alive and belongs to the run of a token.json's text.
+# token_presence_in FOLDER TEXT: as token_presence; "another run" for the token of a run that this folder was copied from.
+token_presence_in() {
+  token_presence "$2"
+  case $presence in "another boot" | unreadable) return 0 ;; esac
+  [ -z "$token_folder" ] && return 0
+  # shellcheck disable=SC2012
+  p_rest=$(ls -di "$1/." 2>/dev/null)
+  p_rest=${p_rest#"${p_rest%%[! ]*}"}
+  [ "${p_rest%% *}" = "$token_folder" ] || presence="another run"
+}
+
+# Sets run_known to the processes, pid:ticks, that the newest supervisor of a run's folder wrote down, and run_pipe.
+run_known() {
+  run_known='' run_pipe='' p_record=''
+  for p_rest in "$1"/attempts/[0-9][0-9][0-9][0-9]; do [ -d "$p_rest" ] && p_record=$p_rest; done
+  [ -n "$p_record" ] || return 0
+  p_first "$p_record/job" && run_known=$p_content
+  p_first "$p_record/pump" && run_known="$run_known $p_content"
+  p_first "$p_record/pipe" && run_pipe=$p_content
+  return 0
+}
+
+# token_family TEXT FOLDER: sets family to the pids of what is alive and belongs to the run of a token.json's text.
 token_family() {
   family=
-  token_presence "$1"
+  token_presence_in "$2" "$1"
   case $presence in alive | gone) ;; *) return 0 ;; esac
-  family_find "$token_marker" "$token_ticks" "$token_uid" "$$" "$token_pid" "" "$token_pid:$token_ticks"
+  run_known "$2"
+  # shellcheck disable=SC2086
+  family_find "$token_marker" "$token_ticks" "$token_uid" "$$" "$token_pid" "$run_pipe" "$token_pid:$token_ticks" $run_known
   family=
   for p_member in $members; do family="$family ${p_member%%:*}"; done
   family=${family# }

@@ -15,7 +15,7 @@ mkdir "$record/supervisor" || exit 0
 . "$here/proc.sh" && . "$here/lease.sh" && . ./supervise.conf || exit 1
 family_py=$(cat "$here/family.py")
 num_started=0 num_done=0 code=0 swept='' job='' session='' members=''
-asked=0 was_stopped=0 is_waiting=0 interrupted=0
+asked=0 was_stopped=0 is_killed=false is_waiting=0 interrupted=0
 trap 'asked=1 interrupted=1; [ "$is_waiting" = 0 ] || stop_job' TERM
 trap '' HUP INT QUIT PIPE
 
@@ -53,8 +53,11 @@ write_token() {
   events_at=0
   [ ! -f events.jsonl ] || events_at=$(($(wc -c <events.jsonl)))
   printf '%s\n' "$events_at" >"$record/events_at" || give_up
-  printf '{"boot_id":"%s","pid":%s,"start_ticks":%s,"pid_namespace":%s,"uid":%s,"marker":"%s"}\n' \
-    "$here_boot" $$ "$since" "$here_namespace" "$here_uid" "$marker" >token.json.new && mv -f token.json.new token.json || give_up
+  # shellcheck disable=SC2012
+  inode=$(ls -di .)
+  inode=${inode#"${inode%%[! ]*}"}
+  printf '{"boot_id":"%s","pid":%s,"start_ticks":%s,"pid_namespace":%s,"uid":%s,"folder_inode":%s,"marker":"%s"}\n' \
+    "$here_boot" $$ "$since" "$here_namespace" "$here_uid" "${inode%% *}" "$marker" >token.json.new && mv -f token.json.new token.json || give_up
 }
 
 # The log's pipe: descriptor 3 to write, 5 to read, so that a job never finds it without a reader.
@@ -160,6 +163,7 @@ stop_job() {
   proc_send TERM "$job"
   while proc_is "$job"; do
     if ! is_in_grace; then
+      is_killed=true
       note "the job has not ended within $left_s s: it is killed"
       end_family KILL
       return 0
@@ -287,8 +291,8 @@ write_exit() {
   is_stop=false
   is_stop_asked && is_stop=true
   [ "$was_stopped" = 0 ] || is_stop=true
-  end=$(printf '{"code":%s,"signal":%s,"at_s":%s,"stop":%s,"restarts":%s,"swept":[%s],"oom_kills":%s}' \
-    "$code" "$signal" "$(date +%s)" "$is_stop" "$num_done" "$pids" "$oom")
+  end=$(printf '{"code":%s,"signal":%s,"at_s":%s,"stop":%s,"killed":%s,"restarts":%s,"swept":[%s],"oom_kills":%s}' \
+    "$code" "$signal" "$(date +%s)" "$is_stop" "$is_killed" "$num_done" "$pids" "$oom")
   # Over what was reserved, if there is no room for another file.
   if printf '%s\n' "$end" >"$record/exit.new" 2>/dev/null; then mv -f "$record/exit.new" "$record/exit"; else
     rm -f "$record/exit.new"
@@ -312,4 +316,6 @@ if [ "$code" = 0 ] && ! is_stop_asked; then run_job; fi
 # shellcheck disable=SC2086
 [ -n "$members" ] || lease_give "$marker" $leases
 close_log
+# A resume brings them anew.
+rm -f secrets.env
 write_exit

@@ -18,7 +18,7 @@ def seen(presence="gone", end=None, **changes):
 
 
 def ended(code, **changes):
-    fields = {"code": code, "signal": code - 128 if code > 128 else None, "at_s": 120.0, "stop": False}
+    fields = {"code": code, "signal": code - 128 if code and code > 128 else None, "at_s": 120.0, "stop": False}
     return ExitRecord(**{**fields, **changes})
 
 
@@ -62,7 +62,9 @@ def test_the_last_event_tells_more_than_the_exit_code(event, expected):
         (ended(137), "killed", "SIGKILL): by somebody, or for want of memory"),
         (ended(137, oom_kills=1), "killed", "out-of-memory killer was at work"),
         (ended(139), "killed", "SIGSEGV"),
-        (ended(137, stop=True), "stopped", "SIGKILL) when asked to stop"),
+        (ended(137, stop=True), "stopped", "SIGKILL), and asked to stop"),
+        (ended(137, stop=True, killed=True), "stopped", "killed after its grace"),
+        (ended(None, stop=True), "stopped", "how it ended is not known"),
     ],
 )
 def test_without_a_last_event_the_exit_record_tells(end, state, words):
@@ -90,3 +92,18 @@ def test_a_start_without_a_process_is_starting_for_a_while_only():
     found = Seen(None, None, None, record_at_s=200.0 - START_S + 1)
     assert state_of(found)[0] == "starting"
     assert state_of(Seen(None, None, None, record_at_s=200.0 - START_S - 1))[0] == "ended without a word"
+
+
+def test_what_was_said_before_this_attempt_is_not_its_end_whatever_the_clock_says():
+    told = Told([STARTED, Stopped(at_s=5000.0, reason="before the clock stepped back")])
+    told.begin_attempt()
+    found = judge(RUN, told, seen("alive", is_supervised=True), 200.0)
+    assert (found.state, found.detail) == ("starting", "")
+    told.add(STARTED)
+    assert judge(RUN, told, seen("alive", is_supervised=True), 200.0).state == "running"
+
+
+def test_a_run_whose_supervisor_is_at_work_goes_on_though_its_job_failed():
+    failed = Failed(at_s=110.0, error="X", message="no room", exit_code=4)
+    state, detail = state_of(seen("alive", is_supervised=True), STARTED, failed)
+    assert (state, detail) == ("running", "its job failed (no room), and its supervisor is at work")

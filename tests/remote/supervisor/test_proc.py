@@ -67,7 +67,7 @@ def presence(ask, text: str) -> str:
 
 
 def family(ask, text: str) -> set[int]:
-    return {int(pid) for pid in ask('token_family "$token"; printf %s "$family"', token=text).split()}
+    return {int(pid) for pid in ask('token_family "$token" /nowhere; printf %s "$family"', token=text).split()}
 
 
 def marked(value: str) -> dict[str, str]:
