@@ -55,7 +55,7 @@ class Site:
             "if sys.orig_argv[1:3] == ['-m', 'dflashctl_remote.entry.train']:\n"
             "    sys.argv[:], code = sys.orig_argv[2:], 0\n"
             "    try:\n"
-            f"        exec(open({str(STAND_IN)!r}).read())\n"
+            f"        exec({STAND_IN.read_text()!r})\n"
             "    except SystemExit as end:\n"
             "        code = end.code\n"
             "    sys.stdout.flush()\n"
