@@ -31,14 +31,14 @@ find_known() {
 
 # Sets members. Without a token the launch's nonce is all there is to go by.
 find_members() {
-  members=
+  members='' due=''
   case $presence in "another boot" | "another namespace" | "another run" | unreadable) return 0 ;; esac
   find_known
   # shellcheck disable=SC2086
   if [ -n "$token" ]; then
-    family_find "$token_marker" "$token_ticks" "$token_uid" $$ "$token_pid" "$pipe" "$token_pid:$token_ticks" $known
+    "${1:-family_find}" ${2:-} "$token_marker" "$token_ticks" "$token_uid" $$ "$token_pid" "$pipe" "$token_pid:$token_ticks" $known
   elif [ -n "$launch_nonce" ] && [ "$launch_boot" = "$here_boot" ]; then
-    family_find "$launch_nonce" "${launch_by#*:}" "$here_uid" $$ 0 "$pipe" $known
+    "${1:-family_find}" ${2:-} "$launch_nonce" "${launch_by#*:}" "$here_uid" $$ 0 "$pipe" $known
   fi
 }
 
@@ -114,34 +114,27 @@ await() {
   tell_state
 }
 
-# Sets due: of members those that are to be killed in this step.
-find_due() {
-  due=
-  for member in $members; do
-    proc_stat "${member%%:*}" || continue
-    # The supervisor and its helpers come last: they write down how it ended.
-    [ -n "$record" ] && [ "$with_supervisor" = 0 ] && [ -n "$token" ] && [ "$stat_session" = "$token_pid" ] || due="$due $member"
-  done
-  due=${due# }
-}
-
 end_them() {
-  killed='' n=0
-  while :; do
+  spared=0
+  see
+  # The supervisor and its helpers come last: they write down how it ended.
+  [ -z "$record" ] || [ "$with_supervisor" = 1 ] || [ -z "$token" ] || spared=$token_pid
+  find_members
+  p_spared=$spared
+  find_due
+  killed=$due
+  for n in 1 2 3 4 5 6 7 8 9 10; do
     see
-    find_members
-    find_due
-    [ -n "$due" ] || break
+    find_known
     # Its group at once, for those that are just being forked.
-    [ -z "$job" ] || ! proc_is "$job" || kill -s KILL -- "-${job%%:*}" 2>/dev/null
-    # shellcheck disable=SC2086
-    proc_send KILL $due
-    for member in $due; do case " $killed " in *" $member "*) ;; *) killed="$killed $member" ;; esac; done
-    n=$((n + 1))
-    [ "$n" -lt 10 ] || break
+    [ "$presence" != alive ] && [ "$presence" != gone ] || [ -z "$job" ] || ! proc_is "$job" || kill -s KILL -- "-${job%%:*}" 2>/dev/null
+    find_members family_kill "$spared"
+    [ -n "$due" ] && proc_clock || break
+    [ "$n" != 1 ] || began_cs=$now_cs
+    [ $((now_cs - began_cs)) -lt 200 ] || break
     proc_nap 0.1
   done
-  printf 'killed=%s\ndue=%s\n' "${killed# }" "$due"
+  printf 'killed=%s\ndue=%s\n' "$killed" "$due"
   tell_state
 }
 

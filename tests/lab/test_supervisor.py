@@ -529,12 +529,12 @@ def test_nobody_else_on_the_host_sees_a_secret(ns_lab, make_site, ct129, nonce):
     watching = threading.Thread(target=watch)
     watching.start()
     site.launch(nonce=nonce, secrets=(("TOKEN", value),))
-    found = ct129.exec(["grep", "-rl", value, site.workdir], check=False).out.splitlines()
-    mode = ct129.exec(["stat", "-c", "%a %U", f"{site.workdir}/runs/run-1/secrets.env"]).out
-    site.stop()
     ended.set()
     watching.join()
     assert seen == set()
+    found = ct129.exec(["grep", "-rl", value, site.workdir], check=False).out.splitlines()
+    mode = ct129.exec(["stat", "-c", "%a %U", f"{site.workdir}/runs/run-1/secrets.env"]).out
+    site.stop()
     assert (found, mode) == ([f"{site.workdir}/runs/run-1/secrets.env"], "600 train\n")
     # Gone with the run.
     assert ct129.exec(["grep", "-rl", value, site.workdir], check=False).out == ""

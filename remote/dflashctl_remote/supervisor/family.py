@@ -7,8 +7,10 @@ import os
 import signal
 import stat
 import sys
+import time
 
 KERNEL_THREAD = 0x200000
+KILL_S = 2.0
 
 
 class Row:
@@ -28,7 +30,7 @@ class Row:
         self.name = f"{pid}:{self.ticks}"
 
 
-def find(marker: str, since: str, uid: str, asker: str, supervisor: str, pipe: str, *known: str) -> None:
+def family(marker: str, since: str, uid: str, asker: str, supervisor: str, pipe: str, *known: str) -> "list[Row]":
     rows = candidates(int(since), int(uid), int(asker))
     until = {int(name[1:].partition(":")[0]): int(name.partition(":")[2]) for name in known if name[0] == "s"}
     leaders = {int(name.lstrip("s").partition(":")[0]) for name in known}
@@ -44,7 +46,7 @@ def find(marker: str, since: str, uid: str, asker: str, supervisor: str, pipe: s
         size = len(members)
         sessions = {row.session for row in rows if row.pid in members} & leaders
         members |= {row.pid for row in rows if row.session in sessions or row.parent in members}
-    print(" ".join(row.name for row in rows if row.pid in members))
+    return [row for row in rows if row.pid in members]
 
 
 def candidates(since: int, uid: int, asker: int) -> "list[Row]":
@@ -100,10 +102,26 @@ def writes_to(pid: int, pipe: str) -> bool:
         return False
 
 
+def kill(spared: str, *about: str) -> None:
+    """Again and again: those that go on forking are overtaken. Prints who was killed, a slash, and who is left."""
+    killed: dict[str, None] = {}
+    end_s = time.monotonic() + KILL_S
+    num_empty = 0
+    # One that has just been forked may not be there yet, when the one that forked it is gone already.
+    while num_empty < 2 and time.monotonic() < end_s:
+        due = [row for row in family(*about, *killed) if row.session != int(spared)]
+        num_empty = 0 if due else num_empty + 1
+        for row in due:
+            signal_one(row.pid, row.ticks, signal.SIGKILL)
+        if all(row.name in killed for row in due):
+            time.sleep(0.01)
+        killed.update(dict.fromkeys(row.name for row in due))
+    left = [row.name for row in family(*about, *killed)]
+    print(" ".join(killed), "/", " ".join(left))
+
+
 def send(name: str, *members: str) -> None:
     number = getattr(signal, "SIG" + name)
-    if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
-        sys.exit(3)
     for member in members:
         pid, _, ticks = member.partition(":")
         if int(pid) > 1:
@@ -111,6 +129,8 @@ def send(name: str, *members: str) -> None:
 
 
 def signal_one(pid: int, ticks: int, number: int) -> None:
+    if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
+        sys.exit(3)
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -128,6 +148,8 @@ def signal_one(pid: int, ticks: int, number: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "find":
-        find(*sys.argv[2:])
+        print(" ".join(row.name for row in family(*sys.argv[2:])))
+    elif sys.argv[1] == "kill":
+        kill(*sys.argv[2:])
     else:
         send(*sys.argv[2:])

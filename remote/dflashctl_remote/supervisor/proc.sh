@@ -191,6 +191,40 @@ family_find() {
   members=$*
 }
 
+# family_kill SPARED ...: SIGKILL to all that family_find with these arguments finds, but those in the session SPARED; with
+# python3 for up to two seconds, until nobody is left. Adds them to killed, and sets members to who is left, due to those
+# of them that are not spared.
+family_kill() {
+  p_spared=$1
+  shift
+  if [ -n "${family_py:-}" ] && proc_python && p_found=$("$here_python" -I -S -c "$family_py" kill "$p_spared" "$@" 2>/dev/null); then
+    due=${p_found%%/*} members=${p_found#*/}
+    members=${members# }
+  else
+    family_find "$@"
+    find_due
+    # shellcheck disable=SC2086
+    proc_send KILL $due
+  fi
+  for p_member in $due; do case " ${killed:-} " in *" $p_member "*) ;; *) killed="${killed:-} $p_member" ;; esac; done
+  killed=${killed# }
+  # A moment to be gone.
+  [ -z "$due" ] || proc_nap 0.05
+  # shellcheck disable=SC2086
+  proc_living $members
+  members=$living
+  find_due
+}
+
+# Sets due to those of members that are not in the session p_spared.
+find_due() {
+  due=
+  for p_member in $members; do
+    proc_stat "${p_member%%:*}" && [ "$stat_session" != "$p_spared" ] && due="$due $p_member"
+  done
+  due=${due# }
+}
+
 # Sets p_rows to pid:ticks:parent:session of each process that may belong.
 p_candidates() {
   p_rows='' p_above=" " p_next=$3

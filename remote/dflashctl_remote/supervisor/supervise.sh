@@ -165,7 +165,7 @@ stop_job() {
     if ! is_in_grace; then
       is_killed=true
       note "the job has not ended within $left_s s: it is killed"
-      end_family KILL
+      kill_family
       return 0
     fi
     proc_nap 0.1
@@ -183,45 +183,64 @@ is_in_grace() {
 
 find_family() {
   # shellcheck disable=SC2086
-  family_find "$marker" "$since" "$here_uid" 0 $$ "$pipe" $job $session $members
+  "${1:-family_find}" ${2:-} "$marker" "$since" "$here_uid" 0 $$ "$pipe" $job $session $members
 }
 
 # Ends what the job has left behind. What outlives even KILL hangs in a driver.
 sweep() {
-  end_family TERM || end_family KILL || note "process $members outlives SIGKILL"
+  ask_family || kill_family || note "process $members outlives SIGKILL"
 }
 
-# Signals what is there of the run until nothing is, or the time for that is over: TERM once, KILL again and again.
-end_family() {
+# TERM, once to each, until nobody is left or their time is over.
+ask_family() {
   termed=' '
   proc_clock
   began_cs=$now_cs
   while :; do
     find_family
     [ -n "$members" ] || return 0
-    # Its group at once, for those that are just being forked.
-    [ "$1" = TERM ] || ! proc_is "$job" || kill -s KILL -- "-$job_pid" 2>/dev/null
     due=
-    for member in $members; do
-      [ "$member" = "$job" ] || case "$swept " in *" ${member%%:*} "*) ;; *) swept="$swept ${member%%:*}" ;; esac
-      case $termed in *" $member "*) ;; *) due="$due $member" ;; esac
-    done
+    for member in $members; do case $termed in *" $member "*) ;; *) due="$due $member" ;; esac; done
     # shellcheck disable=SC2086
-    proc_send "$1" $due
-    [ "$1" = KILL ] || termed="$termed$due "
-    has_time "$1" || return 1
+    proc_send TERM $due
+    termed="$termed$due "
+    add_swept "$due"
+    has_time || return 1
     proc_nap 0.1
   done
 }
 
-# TERM has a few seconds and no more than the grace; after a stop what is left of that, which is theirs too, but only a
-# little of it. KILL has a few seconds.
+# KILL, again and again, for a few seconds.
+kill_family() {
+  find_family
+  add_swept "$members"
+  proc_clock
+  began_cs=$now_cs
+  while :; do
+    # Its group at once, for those that are just being forked.
+    proc_is "$job" && kill -s KILL -- "-$job_pid" 2>/dev/null
+    killed=
+    find_family family_kill 0
+    add_swept "$killed"
+    [ -n "$members" ] || find_family
+    [ -n "$members" ] || return 0
+    proc_clock
+    [ $((now_cs - began_cs)) -lt 500 ] || return 1
+    proc_nap 0.1
+  done
+}
+
+add_swept() {
+  for member in $1; do
+    [ "$member" = "$job" ] || case "$swept " in *" ${member%%:*} "*) ;; *) swept="$swept ${member%%:*}" ;; esac
+  done
+}
+
+# A few seconds and no more than the grace; after a stop what is left of that, which is theirs too, but only a little.
 has_time() {
   proc_clock
   passed_cs=$((now_cs - began_cs))
-  if [ "$1" = KILL ]; then
-    [ "$passed_cs" -lt 500 ]
-  elif [ "$was_stopped" = 1 ]; then
+  if [ "$was_stopped" = 1 ]; then
     is_in_grace && [ "$passed_cs" -lt 1500 ]
   else
     [ "$passed_cs" -lt 500 ] && [ "$passed_cs" -lt $((grace_s * 100)) ]

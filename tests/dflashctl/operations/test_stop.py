@@ -167,6 +167,7 @@ def test_a_supervisor_that_is_a_zombie_is_gone(start, end, folder):
     shutil.rmtree(folder / "attempts/0001/supervisor")
     for name in ("exit.json", "token.json", "stop.requested", "attempts/0001/stop.requested"):
         (folder / name).unlink()
+    (folder / "secrets.env").touch()
     with subprocess.Popen(
         [*argv, f"{job.supervisor}/supervise.sh", str(folder)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,

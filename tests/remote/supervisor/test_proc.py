@@ -1,5 +1,6 @@
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from dflashctl.transport.shell import Script
 from dflashctl_remote.spec.process import MARKER
 from supervised_jobs import SUPERVISOR, is_alive, path_without, state_of, until
 
+M = f"{random.getrandbits(128):032x}"
+"""A marker that no other test has, nor this one elsewhere on this machine."""
 WAITS = "import sys; print('up', flush=True); sys.stdin.read()"
 
 
@@ -58,7 +61,7 @@ def child():
         one.communicate()
 
 
-def token(process_id: int, marker: str = "m", **changes) -> str:
+def token(process_id: int, marker: str = M, **changes) -> str:
     return process.token_of(process_id, marker).model_copy(update=changes).model_dump_json()
 
 
@@ -139,7 +142,7 @@ def test_the_family_is_found_by_marker_wherever_it_is(ask, tools, child, tmp_pat
 
 
 def test_what_started_before_the_run_is_not_of_its_family(ask, tools, child):
-    older, leader = child(env=marked("m")), child(env=marked("m"))
+    older, leader = child(env=marked(M)), child(env=marked(M))
     ticks = process.token_of(leader.pid, "m").start_ticks
     if ticks > process.token_of(older.pid, "m").start_ticks:
         assert family(ask, token(leader.pid)) == {leader.pid}
@@ -153,7 +156,7 @@ def test_members_of_the_session_and_children_count_without_a_marker(ask, tools, 
         "two = subprocess.Popen(run, env={}, start_new_session=True)\n"
         "print('up', flush=True)\nprint(one.pid, two.pid, flush=True)\nsys.stdin.read()"
     )
-    leader = child(code, env=marked("m"), start_new_session=True)
+    leader = child(code, env=marked(M), start_new_session=True)
     below = {int(pid) for pid in leader.stdout.readline().split()}
     text = token(leader.pid)
     assert family(ask, text) == {leader.pid, *below}
@@ -164,9 +167,9 @@ def test_members_of_the_session_and_children_count_without_a_marker(ask, tools, 
 
 
 def test_members_are_told_in_one_line(ask, tools, child):
-    ticks = process.token_of(child(env=marked("m")).pid, "m").start_ticks
-    child(env=marked("m"))
-    found = ask(f'family_find m {ticks} {os.getuid()} $$ 0 ""; printf %s "$members"')
+    ticks = process.token_of(child(env=marked(M)).pid, "m").start_ticks
+    child(env=marked(M))
+    found = ask(f'family_find {M} {ticks} {os.getuid()} $$ 0 ""; printf %s "$members"')
     assert len(found.splitlines()) == 1
     assert len(found.split(" ")) == 2
 
@@ -200,16 +203,14 @@ def test_whoever_asks_is_never_of_the_family(flavour, tools, tmp_path):
     text = (
         (SUPERVISOR / "proc.sh").read_text()
         + f"\nfamily_py='{(SUPERVISOR / 'family.py').read_text().replace(chr(39), chr(39) + chr(92) + chr(39) * 2)}'\n"
-        + 'sleep 1000 & below=$!; ( proc_stat $$; family_find m 0 "$(id -u)" $$ 0 ""; echo "found $members" )\n'
+        + f'sleep 1000 & below=$!; ( family_find {M} 0 "$(id -u)" $$ 0 ""; echo "found $members" )\n'
         + 'kill "$below"\n'
     )
     script = tmp_path / "script"
     script.write_text(text)
     # Something above the shell, too.
     code = f"import subprocess; subprocess.run([{flavour.sh!r}, {str(script)!r}])"
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code], env=marked("m"), capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-S", "-c", code], env=marked(M), capture_output=True, text=True, check=True)
     assert done.stdout == "found \n"
 
 
@@ -227,7 +228,7 @@ def test_a_session_s_zombies_are_not_of_the_family(ask, tools, child):
         "import os, sys, time\npid = os.fork()\nif pid == 0: os._exit(0)\n"
         "os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)\nprint('up', flush=True); sys.stdin.read()"
     )
-    leader = child(code, env=marked("m"), start_new_session=True)
+    leader = child(code, env=marked(M), start_new_session=True)
     assert family(ask, token(leader.pid)) == {leader.pid}
 
 

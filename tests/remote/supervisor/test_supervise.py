@@ -111,8 +111,11 @@ def test_a_job_has_default_signals_and_nothing_open_but_its_three(start):
     run = start(f"print(open('/proc/self/status').read(), flush=True); {SLEEPS}")
     run.says("up")
     masks = dict(line.split(":\t") for line in run.log.splitlines() if line.startswith("Sig"))
-    # Python itself ignores SIGPIPE and SIGXFSZ.
-    assert int(masks["SigIgn"], 16) & ~(1 << 12 | 1 << 24) == 0
+    # Python itself ignores SIGPIPE and SIGXFSZ; of the others what whoever started all this ignores stays ignored.
+    inherited = dict(line.split(":\t") for line in open("/proc/self/status") if line.startswith("Sig"))["SigIgn"]
+    asked_for = sum(1 << (number - 1) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM))
+    others = int(inherited, 16) & ~asked_for | 1 << 12 | 1 << 24
+    assert int(masks["SigIgn"], 16) & ~others == 0
     assert set(os.listdir(f"/proc/{run.job_pid}/fd")) == {"0", "1", "2"}
 
 
@@ -263,6 +266,27 @@ def test_all_of_a_job_with_children_is_stopped(start):
     assert proof.survivors == ()
     assert [pid for pid in (*children, run.job_pid) if is_alive(pid)] == []
     assert set(run.end().swept) >= set(children)
+
+
+def test_one_that_goes_on_forking_is_overtaken(start):
+    """Its number is another one fifty times a second, and so is its session."""
+    code = """
+import os, time
+if os.fork() == 0:
+    end = time.time() + 100
+    while time.time() < end:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        time.sleep(0.02)
+        if os.fork():
+            os._exit(0)
+    os._exit(0)
+"""
+    run = start(f"{code}\n{IS_DEAF}")
+    run.says("up")
+    assert run.stop(0.0).survivors == ()
+    assert carriers(run.nonce) == {}
 
 
 def test_a_bad_end_is_followed_by_restarts_and_noted(start, tmp_path):
