@@ -112,7 +112,8 @@ def test_a_job_has_default_signals_and_nothing_open_but_its_three(start):
     run.says("up")
     masks = dict(line.split(":\t") for line in run.log.splitlines() if line.startswith("Sig"))
     # Python itself ignores SIGPIPE and SIGXFSZ; of the others what whoever started all this ignores stays ignored.
-    inherited = dict(line.split(":\t") for line in open("/proc/self/status") if line.startswith("Sig"))["SigIgn"]
+    mine = Path("/proc/self/status").read_text().splitlines()
+    inherited = dict(line.split(":\t") for line in mine if line.startswith("Sig"))["SigIgn"]
     asked_for = sum(1 << (number - 1) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM))
     others = int(inherited, 16) & ~asked_for | 1 << 12 | 1 << 24
     assert int(masks["SigIgn"], 16) & ~others == 0
