@@ -203,7 +203,10 @@ class Workdir:
     def new_run(self, run_id: str) -> RunRef:
         """The place of a run by name, there or not. Raises ConfigError if the name is no name."""
         if not RUN_ID.fullmatch(run_id):
-            raise ConfigError(f"{run_id!r} cannot be a run's name: up to 100 letters, digits, dot, dash, underscore")
+            raise ConfigError(
+                f"{run_id!r} cannot be a run's name: a letter or digit, then at most 99 of letters, digits, dot, dash, "
+                "underscore"
+            )
         return RunRef(run_id, self.path / "runs" / run_id)
 
     def run(self, run_id: str) -> RunRef:

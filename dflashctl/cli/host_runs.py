@@ -40,29 +40,35 @@ LIST_S = 20.0
 def list_runs(places: list[Place], out: Output) -> None:
     """The runs of all places as far as they answer. Raises NotAllAnswered, when they are shown, if some did not."""
     from dflashctl.transport.fan_out import fan_out
-    from dflashctl.views.tables import runs
+    from dflashctl.views.tables import runs, runs_head
 
     folder = state_folder()
     by_host = {place.host: place for place in places}
-    states: list[RunState] = []
-    clocks: dict[str, float] = {}
+    told: list[RunState] = []
     problems: list[DflashctlError] = []
     shells = [place.shell for place in places]
+    if not out.is_json:
+        out.results.print(runs_head())
     for host, found in fan_out(shells, lambda shell: _ask(by_host[shell.name]), LIST_S):
         asked = by_host[host].workdir
-        if isinstance(found, DflashctlError):
+        states: tuple[RunState, ...] = ()
+        if not isinstance(found, DflashctlError):
+            remember(folder, asked, found, time.time())
+            states = found.states
+        else:
             problems.append(found)
-            states += recall(folder, host, asked) if isinstance(found, HostUnreachable) else ()
-            continue
-        remember(folder, asked, found, time.time())
-        clocks[host] = found.now_s
-        states += found.states
-    states.sort(key=lambda state: (state.run.host, state.run.run_id))
-    if states:
-        out.result(states, runs(states, clocks))
-    else:
-        empty = ", ".join(f"{by_host[host].workdir} on {host}" for host in clocks)
-        out.result([], *([f"no run in {empty}"] if empty else []))
+            if isinstance(found, HostUnreachable):
+                states = recall(folder, host, asked)
+        told += states
+        # As they answer: a host that is slow or dead keeps nobody from seeing the others.
+        if not out.is_json and states:
+            clock = {} if isinstance(found, DflashctlError) else {host: found.now_s}
+            out.results.print(runs(states, clock, is_part=True))
+        elif not out.is_json and not isinstance(found, DflashctlError):
+            out.results.print(f"  {host}: no run in {asked}", markup=False, soft_wrap=True)
+    if out.is_json:
+        told.sort(key=lambda state: (state.run.host, state.run.run_id))
+        out.result(told)
     if problems:
         raise NotAllAnswered(problems)
 

@@ -8,7 +8,7 @@ from dflashctl.artifacts import LOCAL
 from dflashctl.bundle import bundle_sha
 from dflashctl.cli.host_runs import find, watch
 from dflashctl.cli.output import Output
-from dflashctl.cli.places import gate
+from dflashctl.cli.places import gate, refuse_twins
 from dflashctl.config.load import Override
 from dflashctl.config.protection import require_touch
 from dflashctl.config.run import load_section
@@ -74,7 +74,11 @@ def plan_again(
 def begin(place: Place, plan: HostPlan, out: Output, touch: tuple[str, ...], *, is_detached: bool) -> None:
     """Carry a plan out; then watch the run, or, detached, only say that it is there."""
     # Told before anything is sent: a name that is neither the host's nor the run's means another machine.
-    require_touch("train start", host=place.host, is_host_protected=False, run=plan.run.run_id, given=touch)
+    require_touch(
+        "train start", host=place.host, is_host_protected=False, run=plan.run.run_id, given=_own(place, touch)
+    )
+    if not plan.has_environment:
+        refuse_twins(place, "train start", touch)
     may_change = not place.spec.protected or place.host in touch
     try:
         launched = carry_out(plan, place, may_change_environment=may_change, say=out.say)
@@ -105,3 +109,8 @@ def begin(place: Place, plan: HostPlan, out: Output, touch: tuple[str, ...], *, 
 
 def _secrets(place: Place) -> tuple[tuple[str, str], ...]:
     return secret_values(place.spec.secrets, place.host, os.environ)
+
+
+def _own(place: Place, touch: tuple[str, ...]) -> tuple[str, ...]:
+    """Without other names of the same machine, which may be given too."""
+    return tuple(name for name in touch if name not in place.protected_twins()) if touch else ()

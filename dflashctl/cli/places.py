@@ -3,7 +3,9 @@
 import os
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dflashctl.artifacts import DEFAULT_WORKDIR, LOCAL
 from dflashctl.cli.options import inventory_of
@@ -13,6 +15,10 @@ from dflashctl.errors import ConfigError
 from dflashctl.facts.host_runs import HostRun
 from dflashctl.stages.train.place import Place
 from dflashctl.transport.local_shell import LocalShell
+
+if TYPE_CHECKING:
+    from dflashctl.config.inventory import Inventory
+    from dflashctl.config.ssh import SshSettings
 
 
 def place_of(host: str, hosts: Path | None, workdir: Path | None) -> Place:
@@ -32,7 +38,7 @@ def places_of(names: list[str], hosts: Path | None, workdir: Path | None, *, tak
 
     if workdir is not None and not str(workdir).startswith(("/", "~/")):
         raise ConfigError(f"--workdir {workdir}: on other hosts it must be absolute or below ~/")
-    settings, pool = ssh_settings(os.environ), Pool()
+    settings, pool = ssh_settings(_without_secrets(inventory)), Pool()
     places = []
     for name in dict.fromkeys(inventory.names if takes_all else names):
         if name == LOCAL:
@@ -44,8 +50,27 @@ def places_of(names: list[str], hosts: Path | None, workdir: Path | None, *, tak
         options += "" if workdir is None else f" --workdir {shlex.quote(str(workdir))}"
         options += "" if hosts is None else f" --hosts {shlex.quote(str(hosts))}"
         folder = spec.workdir if workdir is None else str(workdir)
-        places.append(Place(name, spec, shell, folder, options))
+        twins = partial(protected_twins, name, inventory, settings)
+        places.append(Place(name, spec, shell, folder, options, twins))
     return places
+
+
+def _without_secrets(inventory: "Inventory") -> dict[str, str]:
+    """The environment for ssh and its like, which are nobody that a secret is meant for."""
+    secrets = {name for spec in inventory.content.hosts.values() for name in spec.secrets}
+    return {name: value for name, value in os.environ.items() if name not in secrets}
+
+
+def protected_twins(name: str, inventory: "Inventory", settings: "SshSettings") -> tuple[str, ...]:
+    """Other names of hosts.yaml that are protected and lead to the same address and port, as ssh_config has it."""
+    from dflashctl.transport.ssh_config import route_to
+
+    others = [other for other, spec in inventory.content.hosts.items() if spec.protected and other not in (name, LOCAL)]
+    if not others:
+        return ()
+    here = route_to(name, inventory.content, settings)[-1]
+    ends = {other: route_to(other, inventory.content, settings)[-1] for other in others}
+    return tuple(other for other, end in ends.items() if (end.address, end.port) == (here.address, here.port))
 
 
 def _here(spec: HostSpec, workdir: Path | None) -> Place:
@@ -53,6 +78,16 @@ def _here(spec: HostSpec, workdir: Path | None) -> Place:
     folder = str((DEFAULT_WORKDIR if workdir is None else workdir).expanduser().absolute())
     own = {} if "python" in spec.model_fields_set else {"python": sys.executable}
     return Place(LOCAL, spec.model_copy(update={**own, "workdir": folder}), LocalShell(), folder)
+
+
+def refuse_twins(place: Place, what: str, touch: tuple[str, ...]) -> None:
+    """Raises ConfigError if the host is a protected one by another name, and `touch` does not name that."""
+    twins = [] if place.spec.protected else [name for name in place.protected_twins() if name not in touch]
+    if twins:
+        raise ConfigError(
+            f"{place.host} is the same machine as {twins[0]}, which is protected: `{what}` needs --touch {twins[0]}",
+            hint=f"use --host {twins[0]}",
+        )
 
 
 def gate(place: Place, found: HostRun, what: str, touch: tuple[str, ...]) -> None:
@@ -63,11 +98,12 @@ def gate(place: Place, found: HostRun, what: str, touch: tuple[str, ...]) -> Non
             f"whether run {run.run_id} on {place.host} is protected cannot be told: {run.record_path} cannot be read; "
             f"`{what}` needs --touch {run.run_id}"
         )
+    refuse_twins(place, what, touch)
     require_touch(
         what,
         host=place.host,
         is_host_protected=place.spec.protected,
         run=found.state.run.run_id,
         is_run_protected=found.record is not None and found.record.train.protected,
-        given=touch,
+        given=tuple(name for name in touch if name not in place.protected_twins()) if touch else (),
     )

@@ -114,7 +114,7 @@ def start(
             place, config, overrides, name, tuple(gpu or ()), _git(), num_restarts=restarts, is_dry_run=dry_run
         )
         if dry_run:
-            out.result(host_plan_document(made), host_plan(made))
+            out.result(host_plan_document(made), *host_plan(made))
             return
         host_start.begin(place, made, out, tuple(touch or ()), is_detached=detach)
         return
@@ -158,7 +158,7 @@ def resume(
             place, run, tuple(gpu or ()), tuple(touch or ()), num_restarts=restarts, is_dry_run=dry_run
         )
         if dry_run:
-            out.result(host_plan_document(made), host_plan(made))
+            out.result(host_plan_document(made), *host_plan(made))
             return
         host_start.begin(place, made, out, tuple(touch or ()), is_detached=detach)
         return
@@ -318,7 +318,7 @@ def _show_host_plan(
 
     place = place_of(host, hosts, workdir)
     made = host_start.plan_new(place, config, overrides, run_id, tuple(gpus or ()), _git(), num_restarts=0)
-    out.result(host_plan_document(made), host_plan(made))
+    out.result(host_plan_document(made), *host_plan(made))
 
 
 def _git() -> Git | None:

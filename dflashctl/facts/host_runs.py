@@ -97,6 +97,7 @@ def seen_in(lines: dict[str, str]) -> Seen:
         float(lines["token_at"]) if lines.get("token_at") else None,
         end if token is not None else None,
         "supervised" in lines,
+        lines["job"] != "gone",
         tuple(int(pid) for pid in lines["living"].split()),
         float(lines["record_at"]) if lines.get("record_at") else None,
     )

@@ -55,6 +55,12 @@ tell() {
   printf 'tail_from=%s\ntail=%s\n%s\n' "$tail_from" "${#tail}" "$tail"
 }
 
+why=$(ls -d "$workdir/runs/." 2>&1 >/dev/null)
+case $why in *"ermission denied"*) echo "$workdir/runs may not be looked into by user $(id -un 2>/dev/null || id -u)" >&2; exit 22;; esac
+if [ -d "$workdir/runs" ] && [ ! -r "$workdir/runs" ]; then
+  echo "$workdir/runs may not be read by user $(id -un 2>/dev/null || id -u)" >&2
+  exit 22
+fi
 printf 'workdir=%s\nnow=%s\n' "$workdir" "$(date +%s)"
 if [ -n "$run_id" ]; then set -- "$workdir/runs/$run_id"; else set -- "$workdir"/runs/*; fi
 for folder do

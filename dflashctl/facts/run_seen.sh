@@ -8,7 +8,7 @@ read_whole() {
 
 # Sets token, presence, exit_record, living and is_over for the run in a folder.
 see_run() {
-  token= presence= exit_record= living= is_over=0
+  token= presence= exit_record= living= job= is_over=0
   # The token first: what the process writes at its end is then not missed.
   if [ -f "$1/token.json" ] && read_whole "$1/token.json"; then
     token=${content:-damaged}
@@ -19,6 +19,11 @@ see_run() {
     token_family "$token" "$1"
     living=$family
   fi
+  if [ "$presence" = alive ] && [ -d "$1/attempts" ]; then
+    run_known "$1"
+    job=gone
+    case $run_known in [0-9]*) proc_is "${run_known%% *}" && job=alive;; esac
+  fi
   if [ -n "$exit_record" ]; then is_over=1; fi
   if [ -n "$token" ] && [ "$presence" != alive ] && [ -z "$living" ]; then is_over=1; fi
 }
@@ -26,7 +31,7 @@ see_run() {
 # Prints what see_run has set.
 tell_run() {
   printf 'token=%s\npresence=%s\nexit=%s\n' "$token" "$presence" "$exit_record"
-  printf 'living=%s\nover=%s\n' "$living" "$is_over"
+  printf 'living=%s\njob=%s\nover=%s\n' "$living" "$job" "$is_over"
 }
 
 # Seconds since 1970 of a file's last change; nothing if it is not there.

@@ -62,6 +62,8 @@ class Seen:
     exit: ExitRecord | None = None
     is_supervised: bool = False
     """The token is a supervisor's, which outlives its job."""
+    has_job: bool = True
+    """False: the supervisor lives, and its job does not."""
     living: tuple[int, ...] = ()
     """Processes that carry the run's marker, looked for where the token's process is gone."""
     record_at_s: float | None = None
@@ -132,7 +134,7 @@ def _state(told: Told, seen: Seen, now_s: float) -> tuple[State, str]:
     )
     if seen.presence == "alive" and seen.exit is None:
         if not is_end_of_this:
-            return active, ""
+            return active, "" if seen.has_job else "its job is not there; its supervisor is at work"
         if seen.is_supervised:
             said, why = _last_word(told.end)
             return active, f"its job {said}{f' ({why})' if why else ''}, and its supervisor is at work"

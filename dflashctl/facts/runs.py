@@ -74,8 +74,8 @@ def _seen(run: RunRef, transport: Transport) -> Seen:
         run.token_path.stat().st_mtime if token is not None else None,
         end,
         (run.folder / "attempts").is_dir(),
-        living,
-        run.record_path.stat().st_mtime if run.record_path.is_file() else None,
+        living=living,
+        record_at_s=run.record_path.stat().st_mtime if run.record_path.is_file() else None,
     )
 
 

@@ -122,6 +122,7 @@ class _Ladder:
         self._clock, self._pause = clock, pause
         self._began_s = clock()
         self._has_answered = False
+        self._is_silent = False
         self._token = ""
         self._seen: dict[str, None] = {}
         self._killed: dict[int, None] = {}
@@ -297,9 +298,11 @@ class _Ladder:
                         host=self._shell.name,
                         hint="run the same command again once the host can be reached; that settles it",
                     ) from error
-                self._say(f"{self._shell.name} does not answer; asking again in {LINK_PAUSE_S:g} s")
+                if not self._is_silent:
+                    self._say(f"{self._shell.name} does not answer; asking again every {LINK_PAUSE_S:g} s")
+                self._is_silent = True
                 self._pause(LINK_PAUSE_S)
-        self._has_answered = True
+        self._has_answered, self._is_silent = True, False
         if answer.code != 0:
             raise JobFailed(
                 f"{script.name} on {self._shell.name} ended with code {answer.code}: {answer.err.strip()}",

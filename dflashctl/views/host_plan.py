@@ -3,16 +3,16 @@
 import shlex
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from dflashctl.stages.train.on_host import HostPlan
-from dflashctl.views.palette import ACCENT, CAUTION, QUIET, binary
+from dflashctl.views.palette import ACCENT, CAUTION, binary
 from dflashctl.views.tables import pairs, training_figures
 
 
-def host_plan(plan: HostPlan) -> RenderableType:
-    """Secrets are shown by name and length only."""
+def host_plan(plan: HostPlan) -> tuple[RenderableType, ...]:
+    """Secrets are shown by name and length only. Strings are what must not be cut or wrapped."""
     job = plan.job
     grid = pairs()
     grid.add_row("host", plan.host)
@@ -29,14 +29,14 @@ def host_plan(plan: HostPlan) -> RenderableType:
     grid.add_row("env", Text(" ".join(f"{name}={shlex.quote(value)}" for name, value in job.env)))
     if job.secrets:
         grid.add_row("secrets", Text(", ".join(f"{name} ({len(value)} characters)" for name, value in job.secrets)))
-    return Group(
+    return (
         training_figures(plan.figures, plan.record.train.num_steps),
         Text("would run, nothing was started or sent", style=CAUTION),
         grid,
         Text(str(plan.process.spec_path), style=ACCENT),
-        Text(plan.process.spec_json.rstrip(), no_wrap=True, overflow="ignore"),
+        plan.process.spec_json.rstrip(),
         Text("launched by this script, on the standard input of /bin/sh -s", style=ACCENT),
-        Text(plan.script().rstrip(), style=QUIET, no_wrap=True, overflow="ignore"),
+        plan.script().rstrip(),
     )
 
 

@@ -15,6 +15,8 @@ from dflashctl.views.palette import ACCENT, BAD, CAUTION, GOOD, QUIET, binary, d
 from dflashctl_remote.spec.data import DatasetInfo
 from dflashctl_remote.spec.manifest import Manifest
 
+SAID = ("running", "starting", "unreadable", "killed", "elsewhere")
+"""States whose detail is told with them; how a run ended otherwise is told by `train watch`."""
 STATE_STYLE = {
     "running": GOOD,
     "finished": GOOD,
@@ -60,14 +62,14 @@ def training_figures(figures: Figures, num_steps: int) -> RenderableType:
     return grid
 
 
-def runs(states: Iterable[RunState], now_s: Mapping[str, float]) -> RenderableType:
-    """`now_s`: what each host's own clock says, which the age of its events counts from."""
+def runs(states: Iterable[RunState], now_s: Mapping[str, float], *, is_part: bool = False) -> RenderableType:
+    """`now_s`: what each host's own clock says, which the age of its events counts from.
+
+    `is_part`: a piece of a longer list, whose head `runs_head` is; its columns stand under that.
+    """
     told = list(states)
-    has_hosts = any(state.run.host != LOCAL for state in told)
-    table = Table(box=None, header_style=QUIET, padding=(0, 2))
-    columns = ("run", "state", "step", "loss", "accuracy", "checkpoint", "last event")
-    for column in ("host", *columns) if has_hosts else columns:
-        table.add_column(column)
+    has_hosts = is_part or any(state.run.host != LOCAL for state in told)
+    table = _runs_table(has_hosts=has_hosts, is_part=is_part)
     for state in told:
         step = state.last_step
         here = now_s.get(state.run.host)
@@ -88,8 +90,32 @@ def runs(states: Iterable[RunState], now_s: Mapping[str, float]) -> RenderableTy
         )
         table.add_row(*((Text(state.run.host), *cells) if has_hosts else cells))
     # How a run ended is told elsewhere; what is odd about one that goes on, or cannot be told, belongs here.
-    odd = [state for state in told if state.detail and state.state in ("running", "starting", "unreadable")]
+    odd = [state for state in told if state.detail and state.state in SAID]
     return Group(table, *(Text(f"  {state.run.run_id}: {state.detail}", style=CAUTION) for state in odd))
+
+
+def runs_head() -> RenderableType:
+    """The head of a list that is shown in pieces, as hosts answer."""
+    table = _runs_table(has_hosts=True, is_part=True)
+    table.show_header = True
+    return table
+
+
+def _runs_table(*, has_hosts: bool, is_part: bool) -> Table:
+    table = Table(box=None, header_style=QUIET, padding=(0, 2), show_header=not is_part)
+    widths = {
+        "host": 10,
+        "run": 20,
+        "state": 10,
+        "step": 15,
+        "loss": 6,
+        "accuracy": 8,
+        "checkpoint": 11,
+        "last event": 10,
+    }
+    for column, width in list(widths.items())[0 if has_hosts else 1 :]:
+        table.add_column(column, min_width=width if is_part else None)
+    return table
 
 
 def resolved_values(values: Iterable[Resolved]) -> RenderableType:

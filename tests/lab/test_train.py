@@ -1,9 +1,12 @@
 """`dflashctl train` on hosts behind SSH, by its commands; the truth is looked at on the hosts themselves."""
 
 import json
+import signal
 
 import pytest
+import yaml
 
+from sshlab.host import wait_until
 from training import DIES, ENDS, ENDS_SOON, IS_STUBBORN, TRAINS, Site
 
 
@@ -139,3 +142,47 @@ def test_our_stop_survives_where_a_pattern_kills_its_own_shell(ns_lab, site, ct1
     assert (ours.code, "ended when asked" in ours.out) == (0, True)
     assert [process.pid for process in site.processes("ct129", "train_drafter")] == [decoy.pid]
     assert ct129.is_alive(decoy)
+
+
+def test_a_host_that_says_nothing_keeps_nobody_from_seeing_the_others(site, ct129):
+    site.start("kpro6", "r2", TRAINS)
+    with ct129.sshd_paused():
+        listing = site.operator.start_cli("train", "list", "--host", "kpro6", "--host", "ct129")
+        seen = b""
+        while b"r2" not in seen:
+            new = listing.stdout.read1(4096)
+            assert new, seen
+            seen += new
+        assert listing.poll() is None
+    assert listing.wait(timeout=60) in (0, 3)
+
+
+def test_a_protected_machine_is_that_by_every_name(lab, tmp_path):
+    host = lab.hosts["ct129"]
+    site = Site(lab, tmp_path, ct129={"protected": True})
+    other = {"address": host.address, "port": host.port, "user": host.user, "identity_file": str(lab.identity_file)}
+    hosts = yaml.safe_load(site.operator.hosts_file.read_text())
+    hosts["hosts"]["other"] = {**other, **{k: hosts["hosts"]["ct129"][k] for k in ("workdir", "python")}}
+    site.operator.hosts_file.write_text(yaml.safe_dump(hosts))
+    assert site.start("other", "r1", TRAINS).code == 0
+    refused = site.stop("other", "r1")
+    assert refused.code == 2
+    assert "other is the same machine as ct129, which is protected" in refused.err
+    assert site.states("other") == {"r1": "running"}
+    assert site.stop("other", "r1", "--touch", "ct129").code == 0
+
+
+def test_a_run_that_was_killed_says_by_what(site, ct129):
+    site.start("ct129", "r1", TRAINS)
+    (job,) = [p for p in site.processes("ct129", "r1") if "dflashctl_remote.entry.train" in p.argv]
+    ct129.signal(job, signal.SIGKILL)
+    wait_until(lambda: site.states("ct129")["r1"] == "killed", "it is not told", 30.0)
+    assert "r1: ended by signal 9 (SIGKILL)" in site.operator.cli("train", "list", "--host", "ct129").out
+
+
+def test_runs_that_may_not_be_looked_at_are_not_called_none(ns_lab, tmp_path, ct129):
+    site = Site(ns_lab, tmp_path, user="train", ct129={"workdir": "/root/somebody-else"})
+    ct129.exec("mkdir -p /root/somebody-else/runs && chmod 700 /root/somebody-else")
+    done = site.operator.cli("train", "list", "--host", "ct129")
+    assert done.code == 4
+    assert "may not be looked into by user train" in done.err

@@ -181,3 +181,27 @@ def test_a_link_that_is_cut_in_the_middle_of_a_stop_only_delays_it(ns_lab, site,
         time.sleep(3.0)
     assert stop.wait(timeout=90) == 0
     assert site.processes("ct129", "r1") == []
+
+
+@pytest.mark.slow
+def test_a_minute_of_silence_in_a_start_starts_it_once(ns_lab, site, kpro6):
+    start = site.operator.start_cli(*site.start_args("kpro6", "r1", TRAINS))
+    time.sleep(0.9)
+    with kpro6.link_down():
+        time.sleep(60.0)
+    assert start.wait(timeout=180) in (0, 3)
+    again = site.start("kpro6", "r1", TRAINS)
+    assert again.code in (0, 2), again.err
+    wait_until(lambda: num_started(kpro6, site, "r1"), "it was not started", 20.0)
+    assert num_started(kpro6, site, "r1") == 1
+
+
+@pytest.mark.slow
+def test_a_minute_of_silence_in_a_stop_only_delays_it(ns_lab, site, kpro6):
+    site.start("kpro6", "r1", TRAINS)
+    stop = site.operator.start_cli("train", "stop", "r1", "--host", "kpro6")
+    wait_until(lambda: b"asked" in stop.stderr.read1(4096), "it did not ask", 30.0)
+    with kpro6.link_down():
+        time.sleep(60.0)
+    assert stop.wait(timeout=180) == 0
+    assert site.processes("kpro6", "r1") == []

@@ -29,6 +29,12 @@ def choose_gpus(host: str, gpus: Gpus, *, wanted: tuple[str, ...], uses_gpu: boo
     return (free[0].uuid,)
 
 
+def busy_gpus(host: str, gpus: Gpus, chosen: tuple[str, ...]) -> tuple[str, ...]:
+    """What to say of those that were asked for although somebody else uses them."""
+    busy = [gpu for gpu in gpus.all if gpu.uuid in chosen and (gpu.used_bytes or 0) > IDLE_BYTES]
+    return tuple(f"GPU {gpu.uuid} of {host}: {_why_not(gpu)}" for gpu in busy)
+
+
 def _named(host: str, gpus: Gpus, name: str) -> str:
     found = [gpu for gpu in gpus.all if name in (gpu.uuid, gpu.index)]
     if not found:

@@ -16,7 +16,7 @@ from dflashctl.operations.environment_plan import EnvironmentPlan, plan_environm
 from dflashctl.operations.launch import launch, launch_script
 from dflashctl.operations.supervised import Launched, SupervisedJob
 from dflashctl.stages.jobs import JobPlan, Site
-from dflashctl.stages.train.gpu_choice import choose_gpus
+from dflashctl.stages.train.gpu_choice import busy_gpus, choose_gpus
 from dflashctl.stages.train.place import Place
 from dflashctl.stages.train.plan import Figures, figures_of, plan_run_job, record_of
 from dflashctl.transport.base import Git
@@ -59,6 +59,7 @@ class HostPlan:
     """Empty: the host's interpreter as it is."""
     has_environment: bool
     free_bytes: int | None
+    warnings: tuple[str, ...]
     exists: bool
     """There is something at the run's folder already."""
     is_resume: bool
@@ -93,6 +94,14 @@ def plan_resume(
 
 def carry_out(plan: HostPlan, place: Place, *, may_change_environment: bool, say: Say) -> Launched:
     """Send the bundle, make the environment, start; what is there already is used. Raises as those do."""
+    if not plan.has_environment and not may_change_environment:
+        # Before anything is sent.
+        raise ConfigError(
+            f"environment {plan.environment_name} would have to be made on {place.host}, which is protected",
+            hint=f"add --touch {place.host}",
+        )
+    for warning in plan.warnings:
+        say(warning)
     ready = bundles.ensure_bundle(place.shell, place.workdir, known=plan.bundle)
     if not ready.was_there:
         say(f"{place.host}: bundle {ready.sha[:12]} sent, {ready.sent_bytes / 1024:.0f} KiB")
@@ -180,6 +189,7 @@ def _plan(
         environment_name=name,
         has_environment=there is not None,
         free_bytes=asked.site.free_bytes,
+        warnings=busy_gpus(place.host, asked.site.gpus, leased),
         exists=asked.site.run_exists,
         is_resume=is_resume,
     )

@@ -1,5 +1,6 @@
 """Where a run is, or will be."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dflashctl.config.hosts import HostSpec
@@ -17,3 +18,5 @@ class Place:
     """As it was written: absolute, or below `~/`."""
     options: str = ""
     """What must be typed after a command to come to the same place."""
+    protected_twins: Callable[[], tuple[str, ...]] = tuple
+    """Names of protected hosts that are the same machine; asked for only where something is to be touched."""
