@@ -1,11 +1,15 @@
 """Whether the key that a host shows is the one that it is known by. At first use it is kept; then it must stay."""
 
+import logging
+
 from dflashctl.transport import known_hosts
 from dflashctl.transport.known_hosts import HostKey, Line, Verdict
 from dflashctl.transport.ssh_config import Hop
 from dflashctl.transport.unreachable import unreachable
 
 NOWHERE = "/dev/null"
+LOG = logging.getLogger(__name__)
+"""Unless somebody takes them, its warnings are lines on stderr."""
 
 
 def known_lines(hop: Hop, host: str) -> tuple[Line, ...]:
@@ -87,10 +91,15 @@ def _keep(hop: Hop, key: HostKey, host: str) -> Verdict:
             f"give {hop.alias} a UserKnownHostsFile in ssh_config",
         )
     try:
-        return known_hosts.add(hop.host_key_name, key, file, hashes=hop.hashes_known_hosts)
+        verdict = known_hosts.add(hop.host_key_name, key, file, hashes=hop.hashes_known_hosts)
     except OSError as error:
         raise unreachable(
             host,
             f"the host key of {hop.host_key_name} cannot be kept in {file} ({error.strerror or error})",
             f"make {file} writable",
         ) from error
+    if verdict.kind == "known":
+        LOG.warning(
+            "%s is seen for the first time: its host key %s %s is kept in %s", host, key.type, key.fingerprint, file
+        )
+    return verdict

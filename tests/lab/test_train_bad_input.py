@@ -54,7 +54,8 @@ def test_a_changed_host_key_is_never_passed_over(lab, site):
 
 def test_a_host_that_is_new_is_learned_once_and_then_checked(lab, tmp_path):
     site = Site(lab, tmp_path, is_known=False)
-    assert site.states("kpro6") == {}
+    first = site.operator.cli("train", "list", "--host", "kpro6")
+    assert first.err.count("is seen for the first time: its host key ssh-ed25519 SHA256:") == 2
     learned = site.operator.known_hosts.read_text()
     assert len(learned.splitlines()) == 2
     assert site.states("kpro6") == {}
