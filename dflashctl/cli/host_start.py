@@ -31,7 +31,7 @@ def plan_new(
     num_restarts: int,
     is_dry_run: bool = False,
 ) -> HostPlan:
-    """What a start will do; paths of run.yaml are the host's, here as everywhere in this tool from where you are."""
+    """What a start will do. Paths of run.yaml are the host's; on this machine they may be relative."""
     spec = load_section("train", TrainSpec, config, overrides)
     if place.host == LOCAL:
         paths = {name: str(Path(getattr(spec, name)).expanduser().absolute()) for name in ("target", "dataset")}

@@ -1,5 +1,8 @@
+import re
+
+from dflashctl.facts.host_stream import GpuUse
 from dflashctl.views.training import TrainingBoard
-from dflashctl_remote.spec.events import CheckpointSaved, Progress, Started
+from dflashctl_remote.spec.events import CheckpointSaved, Progress, Queue, Started
 
 
 def test_board_waits_before_the_first_step(text_of):
@@ -32,3 +35,19 @@ def test_remark_counts_down_on_the_board(text_of):
     board = TrainingBoard("r", lambda: 0.0)
     board.remark, board.until_s = "stopping in good order", 60.0
     assert "stopping in good order (60 s left)" in text_of(board)
+
+
+def test_queues_and_gpus_are_shown_where_there_are_any(text_of, step):
+    board = TrainingBoard("r", lambda: 0.0)
+    board.add(step(1, queues=(Queue(name="hidden states", depth=3, capacity=20),)))
+    board.gpus = (GpuUse("GPU-1", "RTX PRO 6000", 97.0, 40 * 2**30, 96 * 2**30, 580.0, None),)
+    shown = text_of(board)
+    assert re.search(r"queue +3/20 +hidden states", shown)
+    assert re.search(r"gpu +97 % +RTX PRO 6000, 40.0 GiB of 96.0 GiB, 580 W", shown)
+
+
+def test_what_a_driver_does_not_tell_is_said_to_be_so(text_of, step):
+    board = TrainingBoard("r", lambda: 0.0)
+    board.add(step(1))
+    board.gpus = (GpuUse("GPU-1", "X", None, None, None, None, None),)
+    assert re.search(r"gpu +not told +X", text_of(board))
