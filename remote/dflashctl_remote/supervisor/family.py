@@ -29,6 +29,10 @@ class Row:
         self.uid = os.stat(f"/proc/{pid}").st_uid
         self.name = f"{pid}:{self.ticks}"
 
+    def is_in_session(self, leader: str) -> bool:
+        """Never for leader 0: so reads every session that was begun outside of a container."""
+        return leader != "0" and self.session == int(leader)
+
 
 def family(marker: str, since: str, uid: str, asker: str, supervisor: str, pipe: str, *known: str) -> "list[Row]":
     rows = candidates(int(since), int(uid), int(asker))
@@ -38,7 +42,7 @@ def family(marker: str, since: str, uid: str, asker: str, supervisor: str, pipe:
     for row in rows:
         was_in_session = row.session in until and row.ticks <= until[row.session]
         is_ours = row.name in known or was_in_session or carries(row.pid, marker)
-        if is_ours or (pipe and row.session != int(supervisor) and writes_to(row.pid, pipe)):
+        if is_ours or (pipe and not row.is_in_session(supervisor) and writes_to(row.pid, pipe)):
             members.add(row.pid)
             leaders.add(row.pid)
     size = -1
@@ -109,7 +113,7 @@ def kill(spared: str, *about: str) -> None:
     num_empty = 0
     # One that has just been forked may not be there yet, when the one that forked it is gone already.
     while num_empty < 2 and time.monotonic() < end_s:
-        due = [row for row in family(*about, *killed) if row.session != int(spared)]
+        due = [row for row in family(*about, *killed) if not row.is_in_session(spared)]
         num_empty = 0 if due else num_empty + 1
         for row in due:
             signal_one(row.pid, row.ticks, signal.SIGKILL)

@@ -220,7 +220,7 @@ family_kill() {
 find_due() {
   due=
   for p_member in $members; do
-    proc_stat "${p_member%%:*}" && [ "$stat_session" != "$p_spared" ] && due="$due $p_member"
+    proc_stat "${p_member%%:*}" && ! p_in_session "$stat_session" "$p_spared" && due="$due $p_member"
   done
   due=${due# }
 }
@@ -267,9 +267,14 @@ p_is_known() {
   esac
   # Line ends within a value must not look like the ends of one.
   { tr '\n\000' '\001\n' <"/proc/$p_pid/environ"; } 2>/dev/null | grep -qxF "DFLASHCTL_MARKER=$p_marker" && return 0
-  [ -n "$p_pipe" ] && [ "$p_session" != "$p_supervisor" ] || return 1
+  [ -n "$p_pipe" ] && ! p_in_session "$p_session" "$p_supervisor" || return 1
   # shellcheck disable=SC2010
   LC_ALL=C ls -l "/proc/$p_pid/fd" 2>/dev/null | grep -F -- "-> $p_pipe" | grep -q "^l.w"
+}
+
+# Never for leader 0: so reads every session that was begun outside of a container.
+p_in_session() {
+  [ "$2" != 0 ] && [ "$1" = "$2" ]
 }
 
 # Adds sessions and children to members until nothing is added.

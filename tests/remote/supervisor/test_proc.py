@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -185,7 +186,7 @@ def test_a_session_that_was_ours_still_is_for_whoever_began_in_time(ask, tools, 
 def test_whoever_can_write_to_the_log_belongs_to_the_run(ask, tools, child):
     reading, writing = os.pipe()
     inode = os.readlink(f"/proc/self/fd/{writing}")
-    writer = child(pass_fds=[writing])
+    writer = child(pass_fds=[writing], start_new_session=True)
     child(pass_fds=[reading])
     ticks = process.token_of(writer.pid, "m").start_ticks
     find = f'family_find none {ticks} {os.getuid()} $$ "$supervisor" {inode}; printf %s "$members"'
@@ -196,6 +197,33 @@ def test_whoever_can_write_to_the_log_belongs_to_the_run(ask, tools, child):
     finally:
         os.close(reading)
         os.close(writing)
+
+
+IN_NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+ASKS_IN_SESSION_0 = """
+import os, subprocess, sys
+reading, writing = os.pipe()
+writer = subprocess.Popen(["sleep", "1000"], pass_fds=[writing])
+assert os.getsid(writer.pid) == 0
+asked = subprocess.run([*sys.argv[1:], os.readlink(f"/proc/self/fd/{writing}")], capture_output=True, text=True)
+print(asked.stdout.replace(str(writer.pid), "the writer"), asked.stderr)
+"""
+
+
+def test_a_session_begun_outside_of_the_container_is_no_supervisors(flavour, tools, tmp_path):
+    """Its number reads 0 within: the same as the number that stands for no supervisor."""
+    if subprocess.run([*IN_NAMESPACE, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("PID namespaces are not allowed here")
+    script = tmp_path / "script"
+    script.write_text(
+        (SUPERVISOR / "proc.sh").read_text()
+        + f"\nfamily_py={shlex.quote((SUPERVISOR / 'family.py').read_text())}\n"
+        + 'about="none 0 $(id -u) $$ 0 $1"; family_find $about; echo "found ${members%%:*}"\n'
+        + 'family_kill 0 $about; echo "killed ${killed%%:*}, left ${members:-nobody}"\n'
+    )
+    asker = [sys.executable, "-S", "-c", ASKS_IN_SESSION_0, flavour.sh, str(script)]
+    done = subprocess.run([*IN_NAMESPACE, *asker], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["found the writer", "killed the writer, left nobody"]
 
 
 def test_whoever_asks_is_never_of_the_family(flavour, tools, tmp_path):
