@@ -1,0 +1,1 @@
+"""Moving files between two ends, verified and published whole."""

@@ -1,0 +1,58 @@
+"""Messages between the operator and an agent: a header of fixed length, then so many bytes of payload.
+
+The header is JSON, padded, so that whoever passes a payload on can read it without reading ahead.
+"""
+
+import json
+import os
+
+HEADER_BYTES = 96
+
+
+def header(**fields):
+    """`n` in it says how many bytes of payload follow; 0 if it is not there."""
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    if len(text) >= HEADER_BYTES:
+        raise ValueError(f"a header of {len(text)} bytes")
+    return text.ljust(HEADER_BYTES - 1) + b"\n"
+
+
+def message(fields, payload):
+    """A header and a payload of JSON."""
+    body = json.dumps(payload, separators=(",", ":")).encode()
+    return header(n=len(body), **fields) + body
+
+
+def parse(text):
+    """Raises ValueError for what is no header."""
+    if len(text) != HEADER_BYTES or text[-1:] != b"\n":
+        raise ValueError("no header: %r" % text[:40])
+    fields = json.loads(text)
+    if not isinstance(fields, dict) or not isinstance(fields.get("n", 0), int) or fields.get("n", 0) < 0:
+        raise ValueError("no header: %r" % text[:40])
+    return fields
+
+
+def read_exactly(fd, num_bytes):
+    """Raises EOFError if the other side has gone."""
+    pieces = []
+    while num_bytes:
+        piece = os.read(fd, min(num_bytes, 1 << 20))
+        if not piece:
+            raise EOFError("the other side has gone")
+        pieces.append(piece)
+        num_bytes -= len(piece)
+    return b"".join(pieces)
+
+
+def read_message(fd):
+    """Gives the fields and the payload, which must be JSON if there is one."""
+    fields = parse(read_exactly(fd, HEADER_BYTES))
+    size = fields.get("n", 0)
+    return fields, json.loads(read_exactly(fd, size)) if size else None
+
+
+def write_all(fd, data):
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
