@@ -1,0 +1,111 @@
+"""One end of a relay on a host: started over ssh, speaks only when asked, ends when the operator falls silent."""
+
+import os
+import signal
+import sys
+import threading
+from typing import Any, Dict, Optional, Tuple
+
+from dflashctl_remote.relay import wire
+
+SILENCE_S = 40
+"""The operator says something every few seconds; who hears nothing for so long is talking to nobody."""
+STALL_S = 120
+"""One MiB that takes longer than that will never go."""
+
+
+class Refused(Exception):
+    """What was asked for cannot be. `kind` is for the operator's program, the text for people."""
+
+    def __init__(self, kind: str, text: str, **about: Any) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.text = text
+        self.about = about
+
+
+class Line:
+    """The agent's side of the conversation. Answers may come from several threads."""
+
+    def __init__(self, asked: int, answers: int) -> None:
+        self.asked = asked
+        self.answers = answers
+        self.lock = threading.Lock()
+
+    def hear(self) -> Tuple[Dict[str, Any], Any]:
+        """The next question that is not only a sign of life. Raises EOFError when the operator has gone."""
+        while True:
+            watch(SILENCE_S)
+            fields, payload = wire.read_message(self.asked)
+            watch(STALL_S)
+            if fields.get("op") != "ping":
+                return fields, payload
+
+    def say(self, payload: Any = None, **fields: Any) -> None:
+        text = wire.header(**fields) if payload is None else wire.message(fields, payload)
+        with self.lock:
+            wire.write_all(self.answers, text)
+
+    def refuse(self, problem: Refused, **fields: Any) -> None:
+        self.say({"kind": problem.kind, "text": problem.text, **problem.about}, error=1, **fields)
+
+
+def watch(seconds: int) -> None:
+    """Ends this process at once unless it is called again in time: a link that is cut is told by nobody."""
+    signal.alarm(seconds)
+
+
+def reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def expand(path: str) -> str:
+    return os.path.expanduser(path) if path == "~" or path.startswith("~/") else path
+
+
+def within(path: str) -> str:
+    """A path of a tree, if it is one: relative, and never out of it."""
+    parts = path.split("/")
+    if not path or path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in parts):
+        raise Refused("path", "%r leads out of its folder, or is no path" % path)
+    return path
+
+
+def main(role: str, sentinel: str) -> int:
+    from dflashctl_remote.relay import chief, keeper, reader, writer
+
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.umask(0o077)
+    line = Line(os.dup(0), os.dup(1))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    # Whatever prints by mistake must not be taken for an answer.
+    os.dup2(2, 1)
+    wire.write_all(line.answers, (sentinel + " ready\n").encode())
+    agent = {"chief": chief.Chief, "keeper": keeper.Keeper, "reader": reader.Reader, "writer": writer.Writer}[role](
+        line
+    )
+    problem: Optional[BaseException] = None
+    try:
+        while True:
+            fields, payload = line.hear()
+            try:
+                agent.answer(fields, payload)
+            except Refused as refused:
+                line.refuse(refused, op=fields.get("op"))
+            except OSError as error:
+                where = error.filename if isinstance(error.filename, str) else ""
+                text = "%s: %s" % (where, reason(error)) if where else reason(error)
+                line.refuse(Refused("io", text, errno=error.errno), op=fields.get("op"))
+    except EOFError:
+        pass
+    except BaseException as error:
+        problem = error
+        raise
+    finally:
+        agent.end()
+        if problem is None:
+            sys.stderr.flush()
+    return 0

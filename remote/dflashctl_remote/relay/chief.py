@@ -1,0 +1,266 @@
+"""Looks after the source: what there is, whether it is complete, and that it stays while it is relayed."""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import stat
+from typing import Any, Dict, List, Optional, Tuple
+
+from dflashctl_remote.relay.agent import Line, Refused, expand, watch, within
+from dflashctl_remote.relay.tensors import read_table, sha256_of_ranges, width_of
+
+MANIFEST = "manifest.json"
+MOST_MANIFEST_BYTES = 64 << 20
+STEP = "step-"
+PINS = "relay/pins"
+STATE = "state/"
+
+
+class Chief:
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.pin: Optional[str] = None
+        self.pin_lock = -1
+
+    def answer(self, fields: Dict[str, Any], asked: Any) -> None:
+        op = fields["op"]
+        if op == "find":
+            self.line.say(find(expand(asked["workdir"]), asked["run"]), op=op)
+        elif op == "scan":
+            self.line.say(scan(expand(asked["path"]), asked["is_checkpoint"], asked["with_state"]), op=op)
+        elif op == "pin":
+            self.line.say(self.make_pin(asked["root"], asked["workdir"], asked["files"]), op=op)
+        elif op == "stat":
+            path = os.path.join(asked["root"], asked["path"])
+            self.line.say(version_of(os.lstat(path)), op=op)
+        elif op == "hash":
+            self.line.say(hash_files(asked["root"], asked["paths"]), op=op)
+        elif op == "tensors":
+            self.line.say(hash_tensors(asked["path"], asked["names"]), op=op)
+        elif op == "complete":
+            self.line.say([path for path in asked["paths"] if is_complete(path)], op=op)
+        else:
+            raise Refused("op", "unknown question %r" % op)
+
+    def make_pin(self, root: str, workdir: str, files: List[str]) -> Dict[str, Any]:
+        """Hard links to every file, so that pruning takes nothing away; those that others left behind are removed."""
+        place = os.path.join(expand(workdir), PINS)
+        try:
+            os.makedirs(place, exist_ok=True)
+            sweep(place)
+            folder = os.path.join(place, "%d-%s" % (os.getpid(), os.urandom(4).hex()))
+            os.mkdir(folder)
+            self.pin_lock = os.open(os.path.join(folder, "lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self.pin_lock, fcntl.LOCK_EX)
+            self.pin = folder
+            for path in files:
+                inside = os.path.join(folder, "files", path)
+                os.makedirs(os.path.dirname(inside), exist_ok=True)
+                os.link(os.path.join(root, path), inside, follow_symlinks=False)
+        except OSError as error:
+            self.end()
+            return {"root": root, "pinned": False, "why": error.strerror or str(error)}
+        return {"root": os.path.join(folder, "files"), "pinned": True}
+
+    def end(self) -> None:
+        if self.pin is not None:
+            shutil.rmtree(self.pin, ignore_errors=True)
+            self.pin = None
+        if self.pin_lock >= 0:
+            os.close(self.pin_lock)
+            self.pin_lock = -1
+
+
+def sweep(place: str) -> None:
+    """Pins whose lock is free belong to nobody that lives."""
+    for name in os.listdir(place):
+        path = os.path.join(place, name, "lock")
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(os.path.join(place, name), ignore_errors=True)
+        except OSError:
+            pass
+        finally:
+            os.close(lock)
+
+
+def version_of(found: os.stat_result) -> List[int]:
+    """Size, time of the last change in nanoseconds, inode: equal as long as nobody has written."""
+    return [found.st_size, found.st_mtime_ns, found.st_ino]
+
+
+def is_complete(path: str) -> bool:
+    return os.path.isfile(os.path.join(expand(path), MANIFEST))
+
+
+def find(workdir: str, run: Optional[str]) -> Dict[str, Any]:
+    """The runs of a work folder, newest first, and of one of them the checkpoints with what tells which is best."""
+    place = os.path.join(workdir, "runs")
+    runs = []
+    for name in sorted(os.listdir(place)) if os.path.isdir(place) else []:
+        steps = steps_of(os.path.join(place, name))
+        if steps:
+            runs.append([name, os.stat(os.path.join(place, name, "checkpoints", steps[-1][1], MANIFEST)).st_mtime])
+    runs.sort(key=lambda row: -row[1])
+    chosen = run if run is not None else (runs[0][0] if runs else None)
+    answer: Dict[str, Any] = {"workdir": workdir, "runs": runs, "run": chosen, "exists": False, "steps": []}
+    if chosen is None:
+        return answer
+    folder = os.path.join(place, within(chosen))
+    answer["exists"] = os.path.isdir(folder)
+    for step, name in steps_of(folder):
+        path = os.path.join(folder, "checkpoints", name)
+        answer["steps"].append([step, path, read_manifest(path)])
+    return answer
+
+
+def steps_of(folder: str) -> List[Tuple[int, str]]:
+    place = os.path.join(folder, "checkpoints")
+    found = []
+    for name in os.listdir(place) if os.path.isdir(place) else []:
+        if name.startswith(STEP) and name[len(STEP) :].isdigit() and is_complete(os.path.join(place, name)):
+            found.append((int(name[len(STEP) :]), name))
+    return sorted(found)
+
+
+def read_manifest(path: str) -> Optional[str]:
+    """Its text; None if there is none."""
+    try:
+        with open(os.path.join(path, MANIFEST), "rb") as file:
+            text = file.read(MOST_MANIFEST_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    if len(text) > MOST_MANIFEST_BYTES:
+        raise Refused("corrupt", "%s/%s is too large for a manifest" % (path, MANIFEST))
+    return text.decode("utf-8", "surrogateescape")
+
+
+def scan(path: str, is_checkpoint: bool, with_state: bool) -> Dict[str, Any]:
+    """The table of files, with what must not change while they are read."""
+    root = os.path.abspath(path)
+    if not os.path.lexists(root):
+        raise Refused("missing", "%s: there is no such file or folder" % root)
+    if is_checkpoint:
+        return with_need(scan_checkpoint(root, with_state))
+    real = os.path.realpath(root)
+    if os.path.isfile(real):
+        folder, name = os.path.split(real)
+        one = {"root": folder, "is_file": True, "files": [row(folder, name)], "dirs": [], "links": [], "manifest": None}
+        return with_need(one)
+    tree: Dict[str, Any] = {"root": real, "is_file": False, "files": [], "dirs": [], "links": []}
+    walk(real, "", tree)
+    tree["files"].sort()
+    # Complete folders are verified against their own account, too.
+    tree["manifest"] = read_manifest(real)
+    return with_need(tree)
+
+
+def with_need(tree: Dict[str, Any]) -> Dict[str, Any]:
+    """Beside it, how much room its files take: holes take none."""
+    used = [os.stat(os.path.join(tree["root"], one[0])) for one in tree["files"]]
+    tree["need_bytes"] = sum(min(found.st_size, found.st_blocks * 512) for found in used)
+    return tree
+
+
+def scan_checkpoint(root: str, with_state: bool) -> Dict[str, Any]:
+    if not os.path.isdir(root):
+        raise Refused("missing", "%s: there is no such checkpoint" % root)
+    text = read_manifest(root)
+    if text is None:
+        raise Refused("incomplete", "%s has no %s: it was never finished" % (root, MANIFEST))
+    try:
+        entries = [(str(entry["path"]), int(entry["size_bytes"])) for entry in json.loads(text)["files"]]
+    except (ValueError, KeyError, TypeError):
+        raise Refused("corrupt", "%s/%s cannot be read as a manifest" % (root, MANIFEST)) from None
+    files = []
+    for name, size in entries:
+        if not with_state and within(name).startswith(STATE):
+            continue
+        path = os.path.join(root, within(name))
+        if os.path.realpath(path) != os.path.join(os.path.realpath(root), name) or not os.path.isfile(path):
+            raise Refused("corrupt", "%s: %s is in the manifest and no file of that folder" % (root, name))
+        if os.stat(path).st_size != size:
+            raise Refused(
+                "corrupt", "%s: %s has %d bytes, the manifest says %d" % (root, name, os.stat(path).st_size, size)
+            )
+        files.append(row(root, name))
+    return {"root": root, "is_file": False, "files": files, "dirs": [], "links": [], "manifest": text}
+
+
+def walk(root: str, below: str, tree: Dict[str, Any]) -> None:
+    watch(120)
+    with os.scandir(os.path.join(root, below)) as entries:
+        for entry in entries:
+            path = below + "/" + entry.name if below else entry.name
+            if entry.is_symlink():
+                tree["links"].append([path, safe_link(root, path)])
+            elif entry.is_dir():
+                tree["dirs"].append(path)
+                walk(root, path, tree)
+            elif entry.is_file():
+                tree["files"].append(row(root, path))
+            else:
+                raise Refused("kind", "%s/%s is neither file, folder nor link" % (root, path))
+
+
+def safe_link(root: str, path: str) -> str:
+    """What a link says, if that stays in the tree."""
+    said = os.readlink(os.path.join(root, path))
+    target = os.path.normpath(os.path.join(os.path.dirname(path), said))
+    if os.path.isabs(said) or target == ".." or target.startswith("../"):
+        raise Refused("link", "%s/%s is a symbolic link out of its folder (to %s)" % (root, path, said))
+    return said
+
+
+def row(root: str, path: str) -> List[Any]:
+    """Path, size, mtime, inode, mode, and for tensors where each lies: [width, offset, size, name, dtype]."""
+    full = os.path.join(root, path)
+    descriptor = os.open(full, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        tensors: List[List[Any]] = []
+        if path.endswith(".safetensors"):
+            table = read_table(descriptor, found.st_size) or ()
+            tensors = [[width_of(one.dtype), one.offset, one.size, one.name, one.dtype] for one in table]
+    finally:
+        os.close(descriptor)
+    return [path, *version_of(found), stat.S_IMODE(found.st_mode), tensors]
+
+
+def hash_files(root: str, paths: List[str]) -> List[str]:
+    digests = []
+    for path in paths:
+        digest = hashlib.sha256()
+        with open(os.path.join(root, path), "rb") as file:
+            while True:
+                watch(120)
+                piece = file.read(1 << 20)
+                if not piece:
+                    break
+                digest.update(piece)
+        digests.append(digest.hexdigest())
+    return digests
+
+
+def hash_tensors(path: str, names: Optional[List[str]]) -> Dict[str, Any]:
+    """Digest and place of tensors of a safetensors file: {name: [sha256, offset, size, dtype]}; of no such file, none."""
+    try:
+        descriptor = os.open(expand(path), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return {}
+    try:
+        table = read_table(descriptor, os.fstat(descriptor).st_size) or ()
+        chosen = [one for one in table if names is None or one.name in set(names)]
+        digests = []
+        for one in chosen:
+            watch(120)
+            digests += sha256_of_ranges(descriptor, [(one.offset, one.size)])
+    finally:
+        os.close(descriptor)
+    return {one.name: [digest, one.offset, one.size, one.dtype] for one, digest in zip(chosen, digests)}

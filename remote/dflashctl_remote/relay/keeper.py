@@ -1,0 +1,395 @@
+"""Looks after the target: who may write there, what has come, that it is what was sent, and when it gets its name."""
+
+import ctypes
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import queue
+import shutil
+import stat
+import threading
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from dflashctl_remote.relay.agent import Line, Refused, expand, reason, watch, within
+from dflashctl_remote.relay.chief import MANIFEST, STEP, find, hash_files, hash_tensors, is_complete, scan
+
+PART = ".relay-part"
+SPARE_BYTES = 64 << 20
+"""Left free, so that whoever else writes there is not the one who meets the full disk."""
+WRITERS_S = 60
+"""Writers of a link that was cut end by themselves within this time."""
+PIECE_BYTES = 1 << 18
+SYNC_S = 4.0
+RECEIVED = "relay/received.jsonl"
+
+
+class Keeper:
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        self.dest = ""
+        self.part = ""
+        self.parent = -1
+        self.sizes: Dict[str, int] = {}
+        self.due: "queue.Queue[Optional[Tuple[str, int]]]" = queue.Queue()
+        self.digests: Dict[str, Any] = {}
+        self.at: Dict[str, int] = {}
+        self.is_over = threading.Event()
+
+    def answer(self, fields: Dict[str, Any], asked: Any) -> None:
+        op = fields["op"]
+        if op == "find":
+            self.line.say(find(expand(asked["workdir"]), asked["run"]), op=op)
+        elif op == "scan":
+            self.line.say(scan(expand(asked["path"]), asked["is_checkpoint"], asked["with_state"]), op=op)
+        elif op == "look":
+            self.line.say(look(expand(asked["dest"])), op=op)
+        elif op == "open":
+            self.line.say(self.open(asked), op=op)
+        elif op == "reach":
+            # Up to here the bytes of a file have come, so up to here they can be hashed.
+            for path, to in asked:
+                self.due.put((path, to))
+        elif op == "again":
+            self.due.put((asked["path"], -1))
+        elif op == "writers":
+            self.line.say(self.wait_for_writers(), op=op)
+        elif op == "publish":
+            self.line.say(self.publish(asked), op=op)
+        elif op == "tensors":
+            self.line.say(hash_tensors(asked["path"], asked["names"]), op=op)
+        elif op == "hash":
+            self.line.say(hash_files(asked["root"], asked["paths"]), op=op)
+        elif op == "prune":
+            self.line.say(prune(expand(asked["workdir"]), asked["run"], asked["keep"], set(asked["spare"])), op=op)
+        elif op == "list":
+            workdir = expand(asked["workdir"])
+            self.line.say({"unfinished": unfinished(workdir), "received": received(workdir)}, op=op)
+        elif op == "drop":
+            self.line.say(self.drop(), op=op)
+        else:
+            raise Refused("op", "unknown question %r" % op)
+
+    def open(self, asked: Dict[str, Any]) -> Dict[str, Any]:
+        """Takes the target for this relay; tells what an earlier one has left of it, or who is at work."""
+        self.dest = os.path.abspath(expand(asked["dest"]))
+        parent, name = os.path.split(self.dest)
+        if not name:
+            raise Refused("path", "%s is no place for a relay" % self.dest)
+        paths = [within(path) for path, _, _, _ in asked["files"]]
+        for path in (*asked["dirs"], *(link for link, _ in asked["links"])):
+            within(path)
+        refuse_nested(paths, [link for link, _ in asked["links"]])
+        try:
+            os.makedirs(parent, exist_ok=True)
+        except FileExistsError:
+            raise Refused("path", "%s is no folder" % parent) from None
+        if self.parent < 0:
+            self.parent = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if not self.take(parent, name):
+            return {"busy": True}
+        if os.path.lexists(self.dest) and not asked["replace"]:
+            raise Refused("exists", "%s is there already" % self.dest)
+        self.part = os.path.join(parent, "." + name + PART)
+        return {"busy": False, **self.prepare(asked, parent)}
+
+    def take(self, parent: str, name: str) -> bool:
+        """Whether no other relay writes into that folder. The lock is the folder's own: nothing has to be left in it."""
+        try:
+            fcntl.flock(self.parent, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            # Network file systems lock no folders.
+            flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
+            self.parent = os.open(os.path.join(parent, "." + name + ".relay-lock"), flags, 0o600)
+            return self.take(parent, name)
+        return True
+
+    def prepare(self, asked: Dict[str, Any], parent: str) -> Dict[str, Any]:
+        tree = os.path.join(self.part, "tree")
+        os.makedirs(tree, exist_ok=True)
+        for name in ("journal", "writers"):
+            os.close(os.open(os.path.join(self.part, name), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        self.wait_for_writers()
+        done = self.keep_what_counts(asked["files"], tree)
+        need = int(asked["need_bytes"])
+        there = used_bytes(tree)
+        free = os.statvfs(parent)
+        free_bytes = free.f_bavail * free.f_frsize
+        if need > there and need - there + SPARE_BYTES > free_bytes:
+            self.tidy()
+            raise Refused(
+                "space",
+                "%s has %d MB free, and %d MB are still to come" % (parent, free_bytes >> 20, (need - there) >> 20),
+            )
+        for path in asked["dirs"]:
+            os.makedirs(os.path.join(tree, path), exist_ok=True)
+        for path, size, _, _ in asked["files"]:
+            make_file(os.path.join(tree, path), size)
+            self.sizes[path] = size
+        with open(os.path.join(self.part, "about.json.new"), "w", encoding="utf-8") as file:
+            json.dump({**asked["about"], "dest": self.dest, "need_bytes": need}, file)
+        os.replace(file.name, os.path.join(self.part, "about.json"))
+        threading.Thread(target=self.hash_all, daemon=True).start()
+        threading.Thread(target=self.sync_on, daemon=True).start()
+        return {"part": self.part, "dest": self.dest, "done": done, "there_bytes": there, "free_bytes": free_bytes}
+
+    def keep_what_counts(self, files: List[Any], tree: str) -> List[str]:
+        """Of an earlier relay: chunks are known by what they hold; files that are not wanted any more are removed."""
+        wanted = {path for path, _, _, _ in files}
+        for folder, _, names in os.walk(tree):
+            for name in names:
+                path = os.path.relpath(os.path.join(folder, name), tree)
+                if path not in wanted:
+                    os.unlink(os.path.join(folder, name))
+        boot, path = "boot " + boot_id(), os.path.join(self.part, "journal")
+        with open(path, "rb") as journal:
+            text = journal.read()
+        if not text.startswith(boot.encode() + b"\n"):
+            # What was not on the disk when the machine went down may be gone, whatever the journal says.
+            marks = [int(line[7:]) for line in text.split(b"\n")[:-1] if line.startswith(b"synced ")]
+            kept = [line for line in text[: marks[-1] if marks else 0].split(b"\n")[:-1] if b" " not in line]
+            text = b"\n".join([boot.encode(), *kept, b""])
+            with open(path + ".new", "wb") as journal:
+                journal.write(text)
+            os.replace(path + ".new", path)
+        return [line.decode("ascii") for line in text.split(b"\n")[:-1] if b" " not in line]
+
+    def sync_on(self) -> None:
+        """What has come is on the disk every few seconds, and the journal says how much of it."""
+        path = os.path.join(self.part, "journal")
+        before = 0
+        while not self.is_over.wait(SYNC_S):
+            try:
+                size = os.stat(path).st_size
+                if size == before:
+                    continue
+                sync_all(self.parent)
+                with open(path, "ab", buffering=0) as journal:
+                    journal.write(b"synced %d\n" % size)
+                before = os.stat(path).st_size
+            except OSError:
+                # No room, or published by now.
+                continue
+
+    def hash_all(self) -> None:
+        """Reads back what has come, behind those that write. One file after the other, as they are told of."""
+        room = bytearray(PIECE_BYTES)
+        view = memoryview(room)
+        while True:
+            item = self.due.get()
+            if item is None:
+                return
+            path, to = item
+            if to < 0:
+                self.at[path] = 0
+                continue
+            try:
+                self.hash_on(path, to, view)
+            except OSError as error:
+                self.line.say({"path": path, "sha256": "", "text": reason(error)}, sha=1)
+
+    def hash_on(self, path: str, to: int, view: memoryview) -> None:
+        at = self.at.get(path, 0)
+        digest = self.digests[path] if at else hashlib.sha256()
+        descriptor = os.open(os.path.join(self.part, "tree", path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            while at < to:
+                got = os.preadv(descriptor, [view[: min(PIECE_BYTES, to - at)]], at)
+                if not got:
+                    raise OSError(errno.EIO, "it became shorter while it was read back")
+                digest.update(view[:got])
+                at += got
+        finally:
+            os.close(descriptor)
+        self.at[path], self.digests[path] = at, digest
+        if at == self.sizes[path]:
+            self.line.say({"path": path, "sha256": digest.hexdigest()}, sha=1)
+
+    def wait_for_writers(self) -> Dict[str, Any]:
+        """Until nobody writes any more: whoever did has closed his connection, or will end by himself."""
+        descriptor = os.open(os.path.join(self.part, "writers"), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            for _ in range(WRITERS_S * 20):
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return {"alone": True}
+                except OSError:
+                    watch(60)
+                    time.sleep(0.05)
+        finally:
+            os.close(descriptor)
+        raise Refused("writers", "somebody still writes to %s" % self.part)
+
+    def publish(self, asked: Dict[str, Any]) -> Dict[str, Any]:
+        """Everything to the disk, then the final name: nobody ever sees a half."""
+        tree = os.path.join(self.part, "tree")
+        for path, text in asked["texts"].items():
+            full = os.path.join(tree, within(path))
+            with open(full, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+                file.write(text)
+            os.chmod(full, 0o644)
+        for path, _, mode, mtime_ns in asked["files"]:
+            full = os.path.join(tree, path)
+            os.chmod(full, stat.S_IMODE(mode) & 0o777 | stat.S_IRUSR)
+            os.utime(full, ns=(mtime_ns, mtime_ns))
+        for path, said in asked["links"]:
+            os.symlink(said, os.path.join(tree, within(path)))
+        for folder, _, _ in os.walk(tree):
+            os.chmod(folder, 0o755)
+        watch(600)
+        sync_all(self.parent)
+        made = os.path.join(tree, asked["only"]) if asked["only"] else tree
+        old = ""
+        if os.path.lexists(self.dest):
+            old = self.part + ".old"
+            remove(old)
+            os.rename(self.dest, old)
+        os.rename(made, self.dest)
+        os.fsync(self.parent)
+        remove(old)
+        remove(self.part)
+        if asked["workdir"]:
+            note_received(expand(asked["workdir"]), {**asked["about"], "dest": self.dest, "at_s": time.time()})
+        return {"dest": self.dest}
+
+    def drop(self) -> Dict[str, Any]:
+        """Forget what has come so far."""
+        if self.part:
+            remove(self.part)
+        return {"dropped": bool(self.part)}
+
+    def tidy(self) -> None:
+        """Nothing has come yet: then nothing is left behind."""
+        if self.part and not used_bytes(os.path.join(self.part, "tree")):
+            remove(self.part)
+
+    def end(self) -> None:
+        self.is_over.set()
+        self.due.put(None)
+
+
+def look(dest: str) -> Dict[str, Any]:
+    """What is at a place: nothing, a file, a folder; complete by its manifest or not."""
+    kind = "folder" if os.path.isdir(dest) else ("file" if os.path.lexists(dest) else "nothing")
+    manifest = None
+    if kind == "folder" and is_complete(dest):
+        with open(os.path.join(dest, MANIFEST), encoding="utf-8", errors="surrogateescape") as file:
+            manifest = file.read(64 << 20)
+    return {"dest": os.path.abspath(dest), "kind": kind, "manifest": manifest}
+
+
+def refuse_nested(paths: List[str], links: List[str]) -> None:
+    """A file twice, or beneath what is a file or a link, could only be meant to get out."""
+    leaves = set(paths) | set(links)
+    if len(leaves) != len(paths) + len(links):
+        raise Refused("path", "the source names a file twice")
+    for path in leaves:
+        above = os.path.dirname(path)
+        while above:
+            if above in leaves:
+                raise Refused("path", "%r lies beneath %r, which is no folder" % (path, above))
+            above = os.path.dirname(above)
+
+
+def make_file(path: str, size: int) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(descriptor).st_size != size:
+            os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+def used_bytes(tree: str) -> int:
+    total = 0
+    for folder, _, names in os.walk(tree):
+        for name in names:
+            total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+    return total
+
+
+def boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return "unknown"
+
+
+def sync_all(descriptor: int) -> None:
+    """The whole file system: one call for any number of files."""
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.syncfs(descriptor) == 0:
+            return
+    except (OSError, AttributeError):
+        pass
+    os.sync()
+
+
+def remove(path: str) -> None:
+    if not path or not os.path.lexists(path):
+        return
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        os.unlink(path)
+
+
+def note_received(workdir: str, told: Dict[str, Any]) -> None:
+    path = os.path.join(workdir, RECEIVED)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(told) + "\n")
+
+
+def received(workdir: str) -> List[Dict[str, Any]]:
+    """What relays have brought to a work folder, oldest first."""
+    try:
+        with open(os.path.join(workdir, RECEIVED), encoding="utf-8") as file:
+            return [json.loads(line) for line in file if line.endswith("}\n")]
+    except FileNotFoundError:
+        return []
+
+
+def prune(workdir: str, run: str, keep: int, spare: "set[str]") -> List[str]:
+    """Removes checkpoints of a run that relays brought here, but the newest `keep`; gives the names of those removed."""
+    place = os.path.join(workdir, "runs", within(run), "checkpoints")
+    ours = {told["dest"] for told in received(workdir)}
+    names = sorted(name for name in os.listdir(place) if name.startswith(STEP) and name[len(STEP) :].isdigit())
+    removed = []
+    for name in names[:-keep] if keep else []:
+        path = os.path.join(place, name)
+        if name not in spare and path in ours:
+            aside = os.path.join(place, "." + name + ".pruned")
+            os.rename(path, aside)
+            remove(aside)
+            removed.append(name)
+    return removed
+
+
+def unfinished(workdir: str) -> List[Dict[str, Any]]:
+    """Relays below a work folder that have not come to their end."""
+    found = []
+    for folder, names, _ in os.walk(os.path.join(workdir, "runs")):
+        for name in names:
+            if name.endswith(PART):
+                found.append(about(os.path.join(folder, name)))
+        names[:] = [name for name in names if not name.startswith((".", STEP))]
+    return found
+
+
+def about(part: str) -> Dict[str, Any]:
+    told: Dict[str, Any] = {}
+    try:
+        with open(os.path.join(part, "about.json"), encoding="utf-8") as file:
+            told = json.load(file)
+    except (OSError, ValueError):
+        pass
+    return {**told, "part": part, "there_bytes": used_bytes(os.path.join(part, "tree")),
+            "changed_s": os.stat(os.path.join(part, "journal")).st_mtime}  # fmt: skip
