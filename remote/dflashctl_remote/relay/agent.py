@@ -1,10 +1,12 @@
 """One end of a relay on a host: started over ssh, speaks only when asked, ends when the operator falls silent."""
 
+from __future__ import annotations
+
 import os
 import signal
 import sys
 import threading
-from typing import Any, Dict, Optional, Tuple
+from typing import Any
 
 from dflashctl_remote.relay import wire
 
@@ -32,7 +34,7 @@ class Line:
         self.answers = answers
         self.lock = threading.Lock()
 
-    def hear(self) -> Tuple[Dict[str, Any], Any]:
+    def hear(self) -> tuple[dict[str, Any], Any]:
         """The next question that is not only a sign of life. Raises EOFError when the operator has gone."""
         while True:
             watch(SILENCE_S)
@@ -67,7 +69,7 @@ def within(path: str) -> str:
     """A path of a tree, if it is one: relative, and never out of it."""
     parts = path.split("/")
     if not path or path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in parts):
-        raise Refused("path", "%r leads out of its folder, or is no path" % path)
+        raise Refused("path", f"{path!r} leads out of its folder, or is no path")
     return path
 
 
@@ -87,7 +89,7 @@ def main(role: str, sentinel: str) -> int:
     agent = {"chief": chief.Chief, "keeper": keeper.Keeper, "reader": reader.Reader, "writer": writer.Writer}[role](
         line
     )
-    problem: Optional[BaseException] = None
+    problem: BaseException | None = None
     try:
         while True:
             fields, payload = line.hear()
@@ -97,7 +99,7 @@ def main(role: str, sentinel: str) -> int:
                 line.refuse(refused, op=fields.get("op"))
             except OSError as error:
                 where = error.filename if isinstance(error.filename, str) else ""
-                text = "%s: %s" % (where, reason(error)) if where else reason(error)
+                text = f"{where}: {reason(error)}" if where else reason(error)
                 line.refuse(Refused("io", text, errno=error.errno), op=fields.get("op"))
     except EOFError:
         pass

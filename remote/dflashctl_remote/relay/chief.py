@@ -1,12 +1,14 @@
 """Looks after the source: what there is, whether it is complete, and that it stays while it is relayed."""
 
+from __future__ import annotations
+
 import fcntl
 import hashlib
 import json
 import os
 import shutil
 import stat
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from dflashctl_remote.relay.agent import Line, Refused, expand, watch, within
 from dflashctl_remote.relay.tensors import read_table, sha256_of_ranges, width_of
@@ -21,12 +23,14 @@ STATE = "state/"
 class Chief:
     def __init__(self, line: Line) -> None:
         self.line = line
-        self.pin: Optional[str] = None
+        self.pin: str | None = None
         self.pin_lock = -1
 
-    def answer(self, fields: Dict[str, Any], asked: Any) -> None:
+    def answer(self, fields: dict[str, Any], asked: Any) -> None:
         op = fields["op"]
-        if op == "find":
+        if op == "rtt":
+            self.line.say({}, op=op)
+        elif op == "find":
             self.line.say(find(expand(asked["workdir"]), asked["run"]), op=op)
         elif op == "scan":
             self.line.say(scan(expand(asked["path"]), asked["is_checkpoint"], asked["with_state"]), op=op)
@@ -42,9 +46,9 @@ class Chief:
         elif op == "complete":
             self.line.say([path for path in asked["paths"] if is_complete(path)], op=op)
         else:
-            raise Refused("op", "unknown question %r" % op)
+            raise Refused("op", f"unknown question {op!r}")
 
-    def make_pin(self, root: str, workdir: str, files: List[str]) -> Dict[str, Any]:
+    def make_pin(self, root: str, workdir: str, files: list[str]) -> dict[str, Any]:
         """Hard links to every file, so that pruning takes nothing away; those that others left behind are removed."""
         place = os.path.join(expand(workdir), PINS)
         try:
@@ -90,7 +94,7 @@ def sweep(place: str) -> None:
             os.close(lock)
 
 
-def version_of(found: os.stat_result) -> List[int]:
+def version_of(found: os.stat_result) -> list[int]:
     """Size, time of the last change in nanoseconds, inode: equal as long as nobody has written."""
     return [found.st_size, found.st_mtime_ns, found.st_ino]
 
@@ -99,7 +103,7 @@ def is_complete(path: str) -> bool:
     return os.path.isfile(os.path.join(expand(path), MANIFEST))
 
 
-def find(workdir: str, run: Optional[str]) -> Dict[str, Any]:
+def find(workdir: str, run: str | None) -> dict[str, Any]:
     """The runs of a work folder, newest first, and of one of them the checkpoints with what tells which is best."""
     place = os.path.join(workdir, "runs")
     runs = []
@@ -109,7 +113,7 @@ def find(workdir: str, run: Optional[str]) -> Dict[str, Any]:
             runs.append([name, os.stat(os.path.join(place, name, "checkpoints", steps[-1][1], MANIFEST)).st_mtime])
     runs.sort(key=lambda row: -row[1])
     chosen = run if run is not None else (runs[0][0] if runs else None)
-    answer: Dict[str, Any] = {"workdir": workdir, "runs": runs, "run": chosen, "exists": False, "steps": []}
+    answer: dict[str, Any] = {"workdir": workdir, "runs": runs, "run": chosen, "exists": False, "steps": []}
     if chosen is None:
         return answer
     folder = os.path.join(place, within(chosen))
@@ -120,7 +124,7 @@ def find(workdir: str, run: Optional[str]) -> Dict[str, Any]:
     return answer
 
 
-def steps_of(folder: str) -> List[Tuple[int, str]]:
+def steps_of(folder: str) -> list[tuple[int, str]]:
     place = os.path.join(folder, "checkpoints")
     found = []
     for name in os.listdir(place) if os.path.isdir(place) else []:
@@ -129,7 +133,7 @@ def steps_of(folder: str) -> List[Tuple[int, str]]:
     return sorted(found)
 
 
-def read_manifest(path: str) -> Optional[str]:
+def read_manifest(path: str) -> str | None:
     """Its text; None if there is none."""
     try:
         with open(os.path.join(path, MANIFEST), "rb") as file:
@@ -137,15 +141,15 @@ def read_manifest(path: str) -> Optional[str]:
     except FileNotFoundError:
         return None
     if len(text) > MOST_MANIFEST_BYTES:
-        raise Refused("corrupt", "%s/%s is too large for a manifest" % (path, MANIFEST))
+        raise Refused("corrupt", f"{path}/{MANIFEST} is too large for a manifest")
     return text.decode("utf-8", "surrogateescape")
 
 
-def scan(path: str, is_checkpoint: bool, with_state: bool) -> Dict[str, Any]:
+def scan(path: str, is_checkpoint: bool, with_state: bool) -> dict[str, Any]:
     """The table of files, with what must not change while they are read."""
     root = os.path.abspath(path)
     if not os.path.lexists(root):
-        raise Refused("missing", "%s: there is no such file or folder" % root)
+        raise Refused("missing", f"{root}: there is no such file or folder")
     if is_checkpoint:
         return with_need(scan_checkpoint(root, with_state))
     real = os.path.realpath(root)
@@ -153,7 +157,7 @@ def scan(path: str, is_checkpoint: bool, with_state: bool) -> Dict[str, Any]:
         folder, name = os.path.split(real)
         one = {"root": folder, "is_file": True, "files": [row(folder, name)], "dirs": [], "links": [], "manifest": None}
         return with_need(one)
-    tree: Dict[str, Any] = {"root": real, "is_file": False, "files": [], "dirs": [], "links": []}
+    tree: dict[str, Any] = {"root": real, "is_file": False, "files": [], "dirs": [], "links": []}
     walk(real, "", tree)
     tree["files"].sort()
     # Complete folders are verified against their own account, too.
@@ -161,30 +165,30 @@ def scan(path: str, is_checkpoint: bool, with_state: bool) -> Dict[str, Any]:
     return with_need(tree)
 
 
-def with_need(tree: Dict[str, Any]) -> Dict[str, Any]:
+def with_need(tree: dict[str, Any]) -> dict[str, Any]:
     """Beside it, how much room its files take: holes take none."""
     used = [os.stat(os.path.join(tree["root"], one[0])) for one in tree["files"]]
     tree["need_bytes"] = sum(min(found.st_size, found.st_blocks * 512) for found in used)
     return tree
 
 
-def scan_checkpoint(root: str, with_state: bool) -> Dict[str, Any]:
+def scan_checkpoint(root: str, with_state: bool) -> dict[str, Any]:
     if not os.path.isdir(root):
-        raise Refused("missing", "%s: there is no such checkpoint" % root)
+        raise Refused("missing", f"{root}: there is no such checkpoint")
     text = read_manifest(root)
     if text is None:
-        raise Refused("incomplete", "%s has no %s: it was never finished" % (root, MANIFEST))
+        raise Refused("incomplete", f"{root} has no {MANIFEST}: it was never finished")
     try:
         entries = [(str(entry["path"]), int(entry["size_bytes"])) for entry in json.loads(text)["files"]]
     except (ValueError, KeyError, TypeError):
-        raise Refused("corrupt", "%s/%s cannot be read as a manifest" % (root, MANIFEST)) from None
+        raise Refused("corrupt", f"{root}/{MANIFEST} cannot be read as a manifest") from None
     files = []
     for name, size in entries:
         if not with_state and within(name).startswith(STATE):
             continue
         path = os.path.join(root, within(name))
         if os.path.realpath(path) != os.path.join(os.path.realpath(root), name) or not os.path.isfile(path):
-            raise Refused("corrupt", "%s: %s is in the manifest and no file of that folder" % (root, name))
+            raise Refused("corrupt", f"{root}: {name} is in the manifest and no file of that folder")
         if os.stat(path).st_size != size:
             raise Refused(
                 "corrupt", "%s: %s has %d bytes, the manifest says %d" % (root, name, os.stat(path).st_size, size)
@@ -193,7 +197,7 @@ def scan_checkpoint(root: str, with_state: bool) -> Dict[str, Any]:
     return {"root": root, "is_file": False, "files": files, "dirs": [], "links": [], "manifest": text}
 
 
-def walk(root: str, below: str, tree: Dict[str, Any]) -> None:
+def walk(root: str, below: str, tree: dict[str, Any]) -> None:
     watch(120)
     with os.scandir(os.path.join(root, below)) as entries:
         for entry in entries:
@@ -206,7 +210,7 @@ def walk(root: str, below: str, tree: Dict[str, Any]) -> None:
             elif entry.is_file():
                 tree["files"].append(row(root, path))
             else:
-                raise Refused("kind", "%s/%s is neither file, folder nor link" % (root, path))
+                raise Refused("kind", f"{root}/{path} is neither file, folder nor link")
 
 
 def safe_link(root: str, path: str) -> str:
@@ -214,17 +218,17 @@ def safe_link(root: str, path: str) -> str:
     said = os.readlink(os.path.join(root, path))
     target = os.path.normpath(os.path.join(os.path.dirname(path), said))
     if os.path.isabs(said) or target == ".." or target.startswith("../"):
-        raise Refused("link", "%s/%s is a symbolic link out of its folder (to %s)" % (root, path, said))
+        raise Refused("link", f"{root}/{path} is a symbolic link out of its folder (to {said})")
     return said
 
 
-def row(root: str, path: str) -> List[Any]:
+def row(root: str, path: str) -> list[Any]:
     """Path, size, mtime, inode, mode, and for tensors where each lies: [width, offset, size, name, dtype]."""
     full = os.path.join(root, path)
     descriptor = os.open(full, os.O_RDONLY | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
-        tensors: List[List[Any]] = []
+        tensors: list[list[Any]] = []
         if path.endswith(".safetensors"):
             table = read_table(descriptor, found.st_size) or ()
             tensors = [[width_of(one.dtype), one.offset, one.size, one.name, one.dtype] for one in table]
@@ -233,7 +237,7 @@ def row(root: str, path: str) -> List[Any]:
     return [path, *version_of(found), stat.S_IMODE(found.st_mode), tensors]
 
 
-def hash_files(root: str, paths: List[str]) -> List[str]:
+def hash_files(root: str, paths: list[str]) -> list[str]:
     digests = []
     for path in paths:
         digest = hashlib.sha256()
@@ -248,7 +252,7 @@ def hash_files(root: str, paths: List[str]) -> List[str]:
     return digests
 
 
-def hash_tensors(path: str, names: Optional[List[str]]) -> Dict[str, Any]:
+def hash_tensors(path: str, names: list[str] | None) -> dict[str, Any]:
     """Digest and place of tensors of a safetensors file: {name: [sha256, offset, size, dtype]}; of no such file, none."""
     try:
         descriptor = os.open(expand(path), os.O_RDONLY | os.O_CLOEXEC)
@@ -263,4 +267,4 @@ def hash_tensors(path: str, names: Optional[List[str]]) -> Dict[str, Any]:
             digests += sha256_of_ranges(descriptor, [(one.offset, one.size)])
     finally:
         os.close(descriptor)
-    return {one.name: [digest, one.offset, one.size, one.dtype] for one, digest in zip(chosen, digests)}
+    return {one.name: [digest, one.offset, one.size, one.dtype] for one, digest in zip(chosen, digests, strict=False)}

@@ -1,5 +1,7 @@
 """Looks after the target: who may write there, what has come, that it is what was sent, and when it gets its name."""
 
+from __future__ import annotations
+
 import ctypes
 import errno
 import fcntl
@@ -11,7 +13,7 @@ import shutil
 import stat
 import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from dflashctl_remote.relay.agent import Line, Refused, expand, reason, watch, within
 from dflashctl_remote.relay.chief import MANIFEST, STEP, find, hash_files, hash_tensors, is_complete, scan
@@ -32,15 +34,17 @@ class Keeper:
         self.dest = ""
         self.part = ""
         self.parent = -1
-        self.sizes: Dict[str, int] = {}
-        self.due: "queue.Queue[Optional[Tuple[str, int]]]" = queue.Queue()
-        self.digests: Dict[str, Any] = {}
-        self.at: Dict[str, int] = {}
+        self.sizes: dict[str, int] = {}
+        self.due: queue.Queue[tuple[str, int] | None] = queue.Queue()
+        self.digests: dict[str, Any] = {}
+        self.at: dict[str, int] = {}
         self.is_over = threading.Event()
 
-    def answer(self, fields: Dict[str, Any], asked: Any) -> None:
+    def answer(self, fields: dict[str, Any], asked: Any) -> None:
         op = fields["op"]
-        if op == "find":
+        if op == "rtt":
+            self.line.say({}, op=op)
+        elif op == "find":
             self.line.say(find(expand(asked["workdir"]), asked["run"]), op=op)
         elif op == "scan":
             self.line.say(scan(expand(asked["path"]), asked["is_checkpoint"], asked["with_state"]), op=op)
@@ -70,14 +74,14 @@ class Keeper:
         elif op == "drop":
             self.line.say(self.drop(), op=op)
         else:
-            raise Refused("op", "unknown question %r" % op)
+            raise Refused("op", f"unknown question {op!r}")
 
-    def open(self, asked: Dict[str, Any]) -> Dict[str, Any]:
+    def open(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Takes the target for this relay; tells what an earlier one has left of it, or who is at work."""
         self.dest = os.path.abspath(expand(asked["dest"]))
         parent, name = os.path.split(self.dest)
         if not name:
-            raise Refused("path", "%s is no place for a relay" % self.dest)
+            raise Refused("path", f"{self.dest} is no place for a relay")
         paths = [within(path) for path, _, _, _ in asked["files"]]
         for path in (*asked["dirs"], *(link for link, _ in asked["links"])):
             within(path)
@@ -85,13 +89,13 @@ class Keeper:
         try:
             os.makedirs(parent, exist_ok=True)
         except FileExistsError:
-            raise Refused("path", "%s is no folder" % parent) from None
+            raise Refused("path", f"{parent} is no folder") from None
         if self.parent < 0:
             self.parent = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         if not self.take(parent, name):
             return {"busy": True}
         if os.path.lexists(self.dest) and not asked["replace"]:
-            raise Refused("exists", "%s is there already" % self.dest)
+            raise Refused("exists", f"{self.dest} is there already")
         self.part = os.path.join(parent, "." + name + PART)
         return {"busy": False, **self.prepare(asked, parent)}
 
@@ -108,7 +112,7 @@ class Keeper:
             return self.take(parent, name)
         return True
 
-    def prepare(self, asked: Dict[str, Any], parent: str) -> Dict[str, Any]:
+    def prepare(self, asked: dict[str, Any], parent: str) -> dict[str, Any]:
         tree = os.path.join(self.part, "tree")
         os.makedirs(tree, exist_ok=True)
         for name in ("journal", "writers"):
@@ -137,7 +141,7 @@ class Keeper:
         threading.Thread(target=self.sync_on, daemon=True).start()
         return {"part": self.part, "dest": self.dest, "done": done, "there_bytes": there, "free_bytes": free_bytes}
 
-    def keep_what_counts(self, files: List[Any], tree: str) -> List[str]:
+    def keep_what_counts(self, files: list[Any], tree: str) -> list[str]:
         """Of an earlier relay: chunks are known by what they hold; files that are not wanted any more are removed."""
         wanted = {path for path, _, _, _ in files}
         for folder, _, names in os.walk(tree):
@@ -209,7 +213,7 @@ class Keeper:
         if at == self.sizes[path]:
             self.line.say({"path": path, "sha256": digest.hexdigest()}, sha=1)
 
-    def wait_for_writers(self) -> Dict[str, Any]:
+    def wait_for_writers(self) -> dict[str, Any]:
         """Until nobody writes any more: whoever did has closed his connection, or will end by himself."""
         descriptor = os.open(os.path.join(self.part, "writers"), os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -222,9 +226,9 @@ class Keeper:
                     time.sleep(0.05)
         finally:
             os.close(descriptor)
-        raise Refused("writers", "somebody still writes to %s" % self.part)
+        raise Refused("writers", f"somebody still writes to {self.part}")
 
-    def publish(self, asked: Dict[str, Any]) -> Dict[str, Any]:
+    def publish(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Everything to the disk, then the final name: nobody ever sees a half."""
         tree = os.path.join(self.part, "tree")
         for path, text in asked["texts"].items():
@@ -256,7 +260,7 @@ class Keeper:
             note_received(expand(asked["workdir"]), {**asked["about"], "dest": self.dest, "at_s": time.time()})
         return {"dest": self.dest}
 
-    def drop(self) -> Dict[str, Any]:
+    def drop(self) -> dict[str, Any]:
         """Forget what has come so far."""
         if self.part:
             remove(self.part)
@@ -272,7 +276,7 @@ class Keeper:
         self.due.put(None)
 
 
-def look(dest: str) -> Dict[str, Any]:
+def look(dest: str) -> dict[str, Any]:
     """What is at a place: nothing, a file, a folder; complete by its manifest or not."""
     kind = "folder" if os.path.isdir(dest) else ("file" if os.path.lexists(dest) else "nothing")
     manifest = None
@@ -282,7 +286,7 @@ def look(dest: str) -> Dict[str, Any]:
     return {"dest": os.path.abspath(dest), "kind": kind, "manifest": manifest}
 
 
-def refuse_nested(paths: List[str], links: List[str]) -> None:
+def refuse_nested(paths: list[str], links: list[str]) -> None:
     """A file twice, or beneath what is a file or a link, could only be meant to get out."""
     leaves = set(paths) | set(links)
     if len(leaves) != len(paths) + len(links):
@@ -291,7 +295,7 @@ def refuse_nested(paths: List[str], links: List[str]) -> None:
         above = os.path.dirname(path)
         while above:
             if above in leaves:
-                raise Refused("path", "%r lies beneath %r, which is no folder" % (path, above))
+                raise Refused("path", f"{path!r} lies beneath {above!r}, which is no folder")
             above = os.path.dirname(above)
 
 
@@ -341,14 +345,14 @@ def remove(path: str) -> None:
         os.unlink(path)
 
 
-def note_received(workdir: str, told: Dict[str, Any]) -> None:
+def note_received(workdir: str, told: dict[str, Any]) -> None:
     path = os.path.join(workdir, RECEIVED)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(told) + "\n")
 
 
-def received(workdir: str) -> List[Dict[str, Any]]:
+def received(workdir: str) -> list[dict[str, Any]]:
     """What relays have brought to a work folder, oldest first."""
     try:
         with open(os.path.join(workdir, RECEIVED), encoding="utf-8") as file:
@@ -357,7 +361,7 @@ def received(workdir: str) -> List[Dict[str, Any]]:
         return []
 
 
-def prune(workdir: str, run: str, keep: int, spare: "set[str]") -> List[str]:
+def prune(workdir: str, run: str, keep: int, spare: set[str]) -> list[str]:
     """Removes checkpoints of a run that relays brought here, but the newest `keep`; gives the names of those removed."""
     place = os.path.join(workdir, "runs", within(run), "checkpoints")
     ours = {told["dest"] for told in received(workdir)}
@@ -373,7 +377,7 @@ def prune(workdir: str, run: str, keep: int, spare: "set[str]") -> List[str]:
     return removed
 
 
-def unfinished(workdir: str) -> List[Dict[str, Any]]:
+def unfinished(workdir: str) -> list[dict[str, Any]]:
     """Relays below a work folder that have not come to their end."""
     found = []
     for folder, names, _ in os.walk(os.path.join(workdir, "runs")):
@@ -384,8 +388,8 @@ def unfinished(workdir: str) -> List[Dict[str, Any]]:
     return found
 
 
-def about(part: str) -> Dict[str, Any]:
-    told: Dict[str, Any] = {}
+def about(part: str) -> dict[str, Any]:
+    told: dict[str, Any] = {}
     try:
         with open(os.path.join(part, "about.json"), encoding="utf-8") as file:
             told = json.load(file)

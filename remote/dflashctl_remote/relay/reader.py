@@ -1,12 +1,14 @@
 """Reads chunks at the source and sends them, encoded where the link is slower than the cores; says if a file has changed."""
 
+from __future__ import annotations
+
 import collections
 import os
 import queue
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 from dflashctl_remote.relay import codec, wire
 from dflashctl_remote.relay.agent import Line, Refused, reason, watch
@@ -34,16 +36,16 @@ class Reader:
     def __init__(self, line: Line) -> None:
         self.line = line
         self.root = ""
-        self.files: List[List[Any]] = []
-        self.open: "collections.OrderedDict[str, int]" = collections.OrderedDict()
+        self.files: list[list[Any]] = []
+        self.open: collections.OrderedDict[str, int] = collections.OrderedDict()
         self.lock = threading.Lock()
         self.link = Link()
         self.encoders = ThreadPoolExecutor(max(1, os.cpu_count() or 1))
-        self.sender: Optional[threading.Thread] = None
-        self.due: "queue.Queue[Optional[Tuple[Dict[str, Any], Dict[str, Any]]]]" = queue.Queue()
+        self.sender: threading.Thread | None = None
+        self.due: queue.Queue[tuple[dict[str, Any], dict[str, Any]] | None] = queue.Queue()
         self.method = (codec.available() or ("",))[0]
 
-    def answer(self, fields: Dict[str, Any], asked: Any) -> None:
+    def answer(self, fields: dict[str, Any], asked: Any) -> None:
         op = fields["op"]
         if op == "open":
             # A file's row is as the chief told it, or has become since.
@@ -60,11 +62,11 @@ class Reader:
                 self.sender.start()
             self.due.put((fields, asked))
         else:
-            raise Refused("op", "unknown question %r" % op)
+            raise Refused("op", f"unknown question {op!r}")
 
     def send_all(self) -> None:
         """In the order of the questions. The next chunk is made ready while one is being sent."""
-        ready: "collections.deque[Tuple[Dict[str, Any], Dict[str, Any], Optional[Future[bytes]]]]" = collections.deque()
+        ready: collections.deque[tuple[dict[str, Any], dict[str, Any], Future[bytes] | None]] = collections.deque()
         ahead = 1 + (os.cpu_count() or 1)
         while True:
             while len(ready) < ahead and (not ready or not self.due.empty()):
@@ -79,7 +81,7 @@ class Reader:
                 # The operator has gone.
                 os._exit(0)
 
-    def prepare(self, asked: Dict[str, Any]) -> "Optional[Future[bytes]]":
+    def prepare(self, asked: dict[str, Any]) -> Future[bytes] | None:
         """None: it goes as it is."""
         if asked["encode"] == "no" or not self.method or asked["size"] < 4096:
             return None
@@ -87,7 +89,7 @@ class Reader:
             return None
         return self.encoders.submit(self.encoded, asked)
 
-    def gather(self, asked: Dict[str, Any]) -> bytes:
+    def gather(self, asked: dict[str, Any]) -> bytes:
         """Raises Changed. Each file is looked at before and after it is read."""
         gathered = []
         for index, offset, length in asked["pieces"]:
@@ -102,14 +104,14 @@ class Reader:
                 finally:
                     os.close(descriptor)
             except FileNotFoundError:
-                raise Changed(index, "vanished", "%s is gone" % full) from None
+                raise Changed(index, "vanished", f"{full} is gone") from None
             except OSError as error:
-                raise Changed(index, "unreadable", "%s: %s" % (full, reason(error))) from None
+                raise Changed(index, "unreadable", f"{full}: {reason(error)}") from None
             if len(gathered[-1]) != length:
-                raise Changed(index, "changed", "%s was changed" % full)
+                raise Changed(index, "changed", f"{full} was changed")
         return b"".join(gathered)
 
-    def encoded(self, asked: Dict[str, Any]) -> bytes:
+    def encoded(self, asked: dict[str, Any]) -> bytes:
         data = self.gather(asked)
         base = None
         if asked.get("bases"):
@@ -119,7 +121,7 @@ class Reader:
         self.link.encoded(len(data), len(stored), time.perf_counter() - began_s, has_base=base is not None)
         return bytes(stored) if len(stored) < len(data) else b""
 
-    def send(self, number: int, asked: Dict[str, Any], coming: "Optional[Future[bytes]]") -> None:
+    def send(self, number: int, asked: dict[str, Any], coming: Future[bytes] | None) -> None:
         try:
             stored = coming.result() if coming is not None else b""
             if stored:
@@ -143,7 +145,7 @@ class Reader:
                 watch(120)
         self.link.sent(len(data), time.perf_counter() - began_s)
 
-    def send_raw(self, number: int, asked: Dict[str, Any]) -> None:
+    def send_raw(self, number: int, asked: dict[str, Any]) -> None:
         """Within the kernel, from file to pipe. Raises Changed, before the first byte or after the last."""
         for index, _, _ in asked["pieces"]:
             self.descriptor(index)
@@ -174,7 +176,7 @@ class Reader:
     def check(self, index: int, found: os.stat_result) -> None:
         if version_of(found) != self.files[index][1:4]:
             self.forget(self.files[index][0])
-            raise Changed(index, "changed", "%s/%s was changed" % (self.root, self.files[index][0]))
+            raise Changed(index, "changed", f"{self.root}/{self.files[index][0]} was changed")
 
     def descriptor(self, index: int) -> int:
         path = self.files[index][0]
@@ -183,9 +185,9 @@ class Reader:
             self.check(index, os.fstat(descriptor))
             return descriptor
         except FileNotFoundError:
-            raise Changed(index, "vanished", "%s/%s is gone" % (self.root, path)) from None
+            raise Changed(index, "vanished", f"{self.root}/{path} is gone") from None
         except OSError as error:
-            raise Changed(index, "unreadable", "%s/%s: %s" % (self.root, path, reason(error))) from None
+            raise Changed(index, "unreadable", f"{self.root}/{path}: {reason(error)}") from None
 
     def opened(self, full: str, key: str) -> int:
         with self.lock:
@@ -204,7 +206,7 @@ class Reader:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def is_hole(self, asked: Dict[str, Any]) -> bool:
+    def is_hole(self, asked: dict[str, Any]) -> bool:
         try:
             return asked["size"] > 4096 and all(
                 hole_covers(self.descriptor(index), offset, length) for index, offset, length in asked["pieces"]
@@ -264,7 +266,7 @@ class Link:
             return encoded_s < MARGIN * raw_s
 
 
-def busy_and_idle() -> Tuple[int, int]:
+def busy_and_idle() -> tuple[int, int]:
     """Ticks of all cores since the boot; zeros where that is not told."""
     try:
         with open("/proc/stat", encoding="ascii") as file:

@@ -3,6 +3,8 @@
 The header is JSON, padded, so that whoever passes a payload on can read it without reading ahead.
 """
 
+from __future__ import annotations
+
 import json
 import os
 
@@ -26,10 +28,10 @@ def message(fields, payload):
 def parse(text):
     """Raises ValueError for what is no header."""
     if len(text) != HEADER_BYTES or text[-1:] != b"\n":
-        raise ValueError("no header: %r" % text[:40])
+        raise ValueError(f"no header: {text[:40]!r}")
     fields = json.loads(text)
     if not isinstance(fields, dict) or not isinstance(fields.get("n", 0), int) or fields.get("n", 0) < 0:
-        raise ValueError("no header: %r" % text[:40])
+        raise ValueError(f"no header: {text[:40]!r}")
     return fields
 
 

@@ -1,9 +1,11 @@
 """Puts chunks where they belong in the tree that is being built, and writes down which are there."""
 
+from __future__ import annotations
+
 import collections
 import fcntl
 import os
-from typing import Any, Dict, List
+from typing import Any
 
 from dflashctl_remote.relay import codec, wire
 from dflashctl_remote.relay.agent import Line, Refused, reason, watch, within
@@ -16,16 +18,16 @@ STEP_BYTES = 1 << 20
 class Writer:
     def __init__(self, line: Line) -> None:
         self.line = line
-        self.files: List[str] = []
+        self.files: list[str] = []
         self.tree = ""
         self.journal = -1
         self.writers = -1
-        self.open: "collections.OrderedDict[int, int]" = collections.OrderedDict()
+        self.open: collections.OrderedDict[int, int] = collections.OrderedDict()
         self.room = bytearray(STEP_BYTES)
         self.left = 0
         """Of a payload, what is still to be read."""
 
-    def answer(self, fields: Dict[str, Any], asked: Any) -> None:
+    def answer(self, fields: dict[str, Any], asked: Any) -> None:
         op = fields["op"]
         if op == "open":
             part = asked["part"]
@@ -40,9 +42,9 @@ class Writer:
         elif op == "copy":
             self.copy(int(fields["id"]), asked)
         else:
-            raise Refused("op", "unknown question %r" % op)
+            raise Refused("op", f"unknown question {op!r}")
 
-    def write(self, number: int, asked: Dict[str, Any]) -> None:
+    def write(self, number: int, asked: dict[str, Any]) -> None:
         """The source's own messages follow: one that has the bytes, and one that says whether they count."""
         told = wire.parse(wire.read_exactly(self.line.asked, wire.HEADER_BYTES))
         self.left = int(told.get("n", 0))
@@ -76,10 +78,10 @@ class Writer:
             return
         self.line.say(id=number, ok=1)
 
-    def copy(self, number: int, asked: Dict[str, Any]) -> None:
+    def copy(self, number: int, asked: dict[str, Any]) -> None:
         """From a file that is here already, by its place in that."""
         try:
-            for (index, offset, length), (path, base_offset) in zip(asked["pieces"], asked["bases"]):
+            for (index, offset, length), (path, base_offset) in zip(asked["pieces"], asked["bases"], strict=False):
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 try:
                     copy_range(descriptor, base_offset, self.descriptor(index), offset, length)
@@ -90,7 +92,7 @@ class Writer:
             return
         self.note(number, asked["key"])
 
-    def decoded(self, how: str, stored: bytes, asked: Dict[str, Any]) -> Any:
+    def decoded(self, how: str, stored: bytes, asked: dict[str, Any]) -> Any:
         size = asked["size"]
         if how == "zeros":
             return None
@@ -99,7 +101,7 @@ class Writer:
             base = b"".join(read_range(*piece) for piece in asked["bases"])
         return codec.decode(stored, size, asked["width"], base)
 
-    def put(self, asked: Dict[str, Any], data: Any) -> None:
+    def put(self, asked: dict[str, Any], data: Any) -> None:
         at = 0
         view = None if data is None else memoryview(data)
         for index, offset, length in asked["pieces"]:

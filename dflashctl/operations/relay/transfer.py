@@ -1,0 +1,477 @@
+"""Moving a tree from one host to another: one try after another until it is there whole, or cannot be.
+
+What is on the target decides what is left to do: the keeper's journal, never a memory of this process.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from dflashctl.errors import ArtifactError, DflashctlError, HostUnreachable, JobFailed
+from dflashctl.operations.relay.agent import Agent, AgentRefused, End, Pinger
+from dflashctl.operations.relay.lane import Lane, SourceBad, Stopped, TargetBad
+from dflashctl.operations.relay.progress import Progress
+from dflashctl.operations.relay.tree import Chunk, Frontier, Known, Tree, cut, tree_of
+
+Say = Callable[[str], None]
+DELAYS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 20.0, 20.0)
+"""Between tries that moved nothing; one that moved something begins anew."""
+NUM_CHANGES = 3
+"""So often a source may change under our hands."""
+MOST_LANES = 8
+WINDOW_RTT_S = 0.012
+"""An ssh connection has some 2 MiB under way: for each of these in the round trip one lane more is worth a try."""
+NUM_FIRST_LANES = 4
+GAIN = 1.1
+"""A further lane must have made it so much faster, or none follows."""
+LOOK_S = 1.0
+BUSY_S = 2.0
+HASH_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be moved. Paths as written for their hosts."""
+
+    source: str
+    dest: str
+    is_checkpoint: bool
+    with_state: bool = False
+    replace: bool = False
+    encode: str = "auto"
+    """auto, always or no."""
+    num_lanes: int | None = None
+    """None: as the round trip has it."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Kept on the target beside what has come: what people must know to go on with it."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    dest: str
+    total_bytes: int
+    sent_bytes: int
+    kept_bytes: int
+    num_files: int
+    num_lanes: int
+    num_tries: int
+    elapsed_s: float
+    rtt_s: tuple[float, float]
+    hows: Mapping[str, int]
+    """Bytes of the files by how they came: raw, planes, base, zeros, same."""
+
+
+class _Again(Exception):
+    """The source is not what was looked at: look again. What has come of other files counts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+def move(
+    source: End,
+    target: End,
+    wanted: Wanted,
+    progress: Progress,
+    say: Say,
+    *,
+    prepare: "Callable[[Agent, Agent, Tree], tuple[Tree, Known, Mapping[str, str]]]",
+    pause: Callable[[float], None] = time.sleep,
+) -> Moved:
+    """Until the tree has its final name on the target.
+
+    `prepare` is given chief, keeper and what was found at the source, and gives what of it is to be moved, what of
+    that is known at the target, and expected sha256s by path; of files without one the source is asked.
+    Raises ArtifactError, JobFailed, ConfigError, HostUnreachable.
+    """
+    num_tries = num_changes = num_idle = 0
+    while True:
+        num_tries += 1
+        before = progress.sent_bytes
+        try:
+            with contextlib.ExitStack() as stack:
+                return _Try(source, target, wanted, progress, say, pause, stack).run(prepare, num_tries)
+        except _Again as again:
+            num_changes += 1
+            if num_changes > NUM_CHANGES:
+                raise ArtifactError(f"{again.text}, again and again while it was relayed", hint="relay what is finished") from again
+            say(f"{again.text}: that is sent again")
+        except AgentRefused as refused:
+            raise refused.as_error() from refused
+        except HostUnreachable as lost:
+            num_idle = 0 if progress.sent_bytes > before else num_idle + 1
+            if num_idle > len(DELAYS_S):
+                raise
+            delay_s = DELAYS_S[max(0, num_idle - 1)]
+            say(f"{lost.message}; trying again in {delay_s:g} s")
+            pause(delay_s)
+        finally:
+            progress.pause()
+
+
+class _Try:
+    """One try: agents at both ends, lanes between them."""
+
+    def __init__(
+        self,
+        source: End,
+        target: End,
+        wanted: Wanted,
+        progress: Progress,
+        say: Say,
+        pause: Callable[[float], None],
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self._source, self._target, self._wanted = source, target, wanted
+        self._progress, self._say, self._pause, self._stack = progress, say, pause, stack
+        self._lock = threading.Condition()
+        self._due: list[Chunk] = []
+        self._lanes: list[Lane] = []
+        self._threads: list[threading.Thread] = []
+        self._problem: BaseException | None = None
+        self._sha256s: dict[str, str] = {}
+        self._hows: dict[str, int] = {}
+        self._num_left = 0
+
+    def run(self, prepare: Any, num_tries: int) -> Moved:
+        pinger = Pinger()
+        self._stack.callback(pinger.close)
+        chief, keeper = self._start_both("chief", "keeper", pinger)
+        rtt_s = (_rtt(chief), _rtt(keeper))
+        wanted = self._wanted
+        found = tree_of(
+            chief.ask("scan", {"path": wanted.source, "is_checkpoint": wanted.is_checkpoint, "with_state": wanted.with_state})
+        )
+        tree, known, sha256s = prepare(chief, keeper, found)
+        root = self._pinned(chief, tree)
+        chunks = cut(tree, self._source.host, known)
+        opened = self._open(keeper, tree)
+        done = set(opened["done"])
+        self._begin(chunks, done, tree)
+        expected = dict(sha256s)
+        asker = threading.Thread(target=self._ask_sha256s, args=(chief, tree, expected), name="relay-sha256", daemon=True)
+        asker.start()
+        frontier = Frontier(tree)
+        reached = [pair for chunk in chunks if chunk.key in done for pair in frontier.add(chunk)]
+        empty = [(file.path, 0) for file in tree.files if not file.size]
+        keeper.tell("reach", list(dict(reached).items()) + empty)
+
+        def on_done(chunk: Chunk) -> None:
+            with self._lock:
+                moved = frontier.add(chunk)
+                self._num_left -= 1
+                self._hows[chunk.kind] = self._hows.get(chunk.kind, 0) + chunk.size
+                self._lock.notify_all()
+            self._progress.add(done_bytes=chunk.size)
+            if moved:
+                keeper.tell("reach", moved)
+
+        self._stack.callback(self._stop_lanes)
+        self._run_lanes(tree, root, str(opened["part"]), max(rtt_s), on_done, pinger)
+        self._stop_lanes()
+        self._progress.phase = "verifying"
+        self._await_sha256s(tree, asker, expected, keeper, chief, root)
+        self._progress.phase = "publishing"
+        self._publish(keeper, tree)
+        snapshot = self._progress.snapshot()
+        return Moved(
+            dest=str(opened["dest"]),
+            total_bytes=tree.total_bytes,
+            sent_bytes=snapshot.sent_bytes,
+            kept_bytes=snapshot.kept_bytes,
+            num_files=len(tree.files),
+            num_lanes=snapshot.num_lanes,
+            num_tries=num_tries,
+            elapsed_s=snapshot.elapsed_s,
+            rtt_s=rtt_s,
+            hows=self._hows,
+        )
+
+    # ---- agents
+
+    def _start_both(self, one: Any, other: Any, pinger: Pinger) -> tuple[Agent, Agent]:
+        """At the source and at the target, at once."""
+        with ThreadPoolExecutor(2) as threads:
+            futures = [
+                threads.submit(self._source.start, one),
+                threads.submit(self._target.start, other, self._heard_keeper if other == "keeper" else None),
+            ]
+        agents, problem = [], None
+        for future in futures:
+            try:
+                agent = pinger.add(future.result())
+                agents.append(agent)
+                self._stack.callback(agent.close)
+                self._stack.callback(pinger.drop, agent)
+            except DflashctlError as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+        return agents[0], agents[1]
+
+    def _heard_keeper(self, fields: dict[str, Any], told: Any) -> None:
+        with self._lock:
+            if fields.get("sha"):
+                self._sha256s[told["path"]] = told["sha256"] or f"unreadable: {told.get('text', '')}"
+            elif fields.get("gone"):
+                self._problem = self._problem or HostUnreachable("the keeper has gone", host=self._target.host)
+            self._lock.notify_all()
+
+    def _pinned(self, chief: Agent, tree: Tree) -> str:
+        """Where to read from, so that pruning takes nothing away meanwhile."""
+        if not self._wanted.is_checkpoint:
+            return tree.root
+        asked = {"root": tree.root, "workdir": self._source.workdir, "files": [file.path for file in tree.files]}
+        told = chief.ask("pin", asked)
+        if not told["pinned"]:
+            self._say(f"{self._source.host}: {tree.root} could not be pinned against pruning ({told['why']})")
+        return str(told["root"])
+
+    def _open(self, keeper: Agent, tree: Tree) -> dict[str, Any]:
+        asked = {
+            "dest": self._wanted.dest,
+            "replace": self._wanted.replace,
+            "files": [[file.path, file.size, file.mode, file.mtime_ns] for file in tree.files],
+            "dirs": tree.dirs,
+            "links": tree.links,
+            "texts": self._texts(tree),
+            "need_bytes": tree.need_bytes,
+            "about": {**self._wanted.about, "total_bytes": tree.total_bytes},
+        }
+        is_told = False
+        while True:
+            told: dict[str, Any] = keeper.ask("open", asked)
+            if not told["busy"]:
+                return told
+            if not is_told:
+                self._say(f"{self._target.host}: another relay is at work there; waiting for its end")
+            is_told = True
+            self._pause(BUSY_S)
+
+    def _texts(self, tree: Tree) -> dict[str, str]:
+        return {"manifest.json": tree.manifest} if self._wanted.is_checkpoint and tree.manifest is not None else {}
+
+    # ---- lanes
+
+    def _begin(self, chunks: tuple[Chunk, ...], done: set[str], tree: Tree) -> None:
+        self._due = [chunk for chunk in reversed(chunks) if chunk.key not in done]
+        self._num_left = len(self._due)
+        kept = sum(chunk.size for chunk in chunks if chunk.key in done)
+        progress = self._progress
+        with progress.lock:
+            progress.total_bytes, progress.done_bytes = tree.total_bytes, kept
+            progress.kept_bytes = kept if not progress.sent_bytes else progress.kept_bytes
+            progress.phase = "moving"
+        progress.begin()
+
+    def _take(self) -> Chunk | None:
+        with self._lock:
+            return self._due.pop() if self._due and self._problem is None else None
+
+    def _run_lanes(self, tree: Tree, root: str, part: str, rtt_s: float, on_done: Any, pinger: Pinger) -> None:
+        if not self._num_left:
+            return
+        files = [list(file.version) for file in tree.files]
+        paths = [file.path for file in tree.files]
+
+        def add() -> None:
+            try:
+                lane = self._open_lane(root, files, part, paths, on_done, pinger)
+            except BaseException as error:  # noqa: BLE001  it is told to the one that waits
+                with self._lock:
+                    # One lane is enough to go on with.
+                    if not self._lanes:
+                        self._problem = self._problem or error
+                    self._lock.notify_all()
+                return
+            if lane is None:
+                return
+            try:
+                lane.run()
+            except Stopped:
+                pass
+            except BaseException as error:  # noqa: BLE001
+                with self._lock:
+                    self._problem = self._problem or error
+            finally:
+                with self._lock:
+                    self._lock.notify_all()
+
+        def start() -> None:
+            thread = threading.Thread(target=add, name=f"relay-lane-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+        most = min(self._wanted.num_lanes or MOST_LANES, MOST_LANES, max(1, self._num_left))
+        first = self._wanted.num_lanes or max(1, min(NUM_FIRST_LANES, round(rtt_s / WINDOW_RTT_S)))
+        for _ in range(min(first, most)):
+            start()
+        may_add = self._wanted.num_lanes is None and rtt_s > WINDOW_RTT_S / 2
+        rate, since_s, since_bytes = 0.0, 0.0, 0
+        while True:
+            with self._lock:
+                self._lock.wait(0.5)
+                if self._problem is not None:
+                    raise self._told_problem(self._problem, tree) from self._problem
+                if not self._num_left:
+                    return
+                is_dead = not any(thread.is_alive() for thread in self._threads)
+            if is_dead:
+                raise HostUnreachable("the relay's lanes have ended", host=self._target.host)
+            if not (may_add and len(self._lanes) == len(self._threads)):
+                since_s = 0.0
+                continue
+            now_s = time.monotonic()
+            if not since_s:
+                since_s, since_bytes = now_s, self._progress.sent_bytes
+            elif now_s - since_s >= LOOK_S:
+                new = (self._progress.sent_bytes - since_bytes) / (now_s - since_s)
+                may_add = new > GAIN * rate and len(self._threads) < most
+                rate, since_s = new, 0.0
+                if may_add:
+                    start()
+
+    def _open_lane(
+        self, root: str, files: list[Any], part: str, paths: list[str], on_done: Any, pinger: Pinger
+    ) -> Lane | None:
+        heard: list[Lane] = []
+        waiting: list[tuple[Any, Any]] = []
+
+        def hear(fields: dict[str, Any], payload: Any) -> None:
+            if heard:
+                heard[0].heard(fields, payload)
+            else:
+                waiting.append((fields, payload))
+
+        agents: list[Agent] = []
+        try:
+            with ThreadPoolExecutor(2) as threads:
+                futures = [threads.submit(self._source.start, "reader"), threads.submit(self._target.start, "writer", hear)]
+            for future in futures:
+                with contextlib.suppress(DflashctlError):
+                    agents.append(future.result())
+            for future in futures:
+                future.result()
+            reader, writer = agents
+            methods = writer.ask("open", {"part": part, "files": paths})["methods"]
+            reader.ask("open", {"root": root, "files": files, "methods": methods})
+        except BaseException:
+            for agent in agents:
+                agent.close()
+            raise
+        lane = Lane(reader, writer, self._take, on_done, self._progress, self._wanted.encode)
+        heard.append(lane)
+        with self._lock:
+            self._lanes.append(lane)
+            self._progress.num_lanes = len(self._lanes)
+            if self._problem is not None:
+                lane.stop()
+        for agent in agents:
+            pinger.add(agent)
+            self._stack.callback(pinger.drop, agent)
+        return lane
+
+    def _stop_lanes(self) -> None:
+        with self._lock:
+            self._problem = self._problem or Stopped()
+            lanes = list(self._lanes)
+        for lane in lanes:
+            lane.stop()
+        for thread in self._threads:
+            thread.join()
+        with self._lock:
+            lanes, self._lanes = self._lanes, []
+        with ThreadPoolExecutor(MOST_LANES) as threads:
+            list(threads.map(Lane.close, lanes))
+
+    def _told_problem(self, problem: BaseException, tree: Tree) -> BaseException:
+        if isinstance(problem, SourceBad):
+            if problem.why == "changed":
+                return _Again(f"{self._source.host}: {problem.text}")
+            return ArtifactError(
+                f"{self._source.host}: {problem.text} while it was relayed ({problem.why})",
+                hint="relay what is finished; nothing has been published",
+            )
+        if isinstance(problem, TargetBad):
+            return JobFailed(
+                f"{self._target.host}: {self._wanted.dest} could not be written: {problem}",
+                host=self._target.host,
+                hint="what has come is kept: make room, and relay again",
+            )
+        return problem
+
+    # ---- the end
+
+    def _ask_sha256s(self, chief: Agent, tree: Tree, expected: dict[str, str]) -> None:
+        """Of the files whose sha256 nobody has told, by reading them again at the source."""
+        batch: list[str] = []
+        size = 0
+        try:
+            for file in (*tree.files, None):
+                if file is not None and file.path in expected:
+                    continue
+                if file is not None:
+                    batch.append(file.path)
+                    size += file.size
+                if batch and (file is None or size >= HASH_BYTES or len(batch) >= 512):
+                    told = chief.ask("hash", {"root": tree.root, "paths": batch}, timeout_s=600.0)
+                    with self._lock:
+                        expected.update(zip(batch, told, strict=True))
+                    batch, size = [], 0
+        except (DflashctlError, AgentRefused) as error:
+            with self._lock:
+                self._problem = self._problem or error
+                self._lock.notify_all()
+
+    def _await_sha256s(
+        self, tree: Tree, asker: threading.Thread, expected: dict[str, str], keeper: Agent, chief: Agent, root: str
+    ) -> None:
+        asker.join()
+        self._problem = None if isinstance(self._problem, Stopped) else self._problem
+        with self._lock:
+            while len(self._sha256s) < len(tree.files):
+                if self._problem is not None:
+                    raise self._problem
+                self._lock.wait(1.0)
+        wrong = [file.path for file in tree.files if self._sha256s[file.path] != expected[file.path]]
+        if not wrong:
+            return
+        keeper.ask("drop", {})
+        own = chief.ask("hash", {"root": root, "paths": wrong[:1]}, timeout_s=600.0)[0]
+        if own != expected[wrong[0]]:
+            raise ArtifactError(
+                f"{self._source.host}: {tree.root}/{wrong[0]} is not what its manifest says (sha256 {own[:12]}..., "
+                f"not {expected[wrong[0]][:12]}...)",
+                hint="relay another checkpoint; nothing was published",
+            )
+        raise _Again(f"{self._target.host}: {wrong[0]} did not come as it was sent")
+
+    def _publish(self, keeper: Agent, tree: Tree) -> None:
+        keeper.ask("writers", {})
+        keeper.ask(
+            "publish",
+            {
+                "texts": self._texts(tree),
+                "files": [[file.path, file.size, file.mode, file.mtime_ns] for file in tree.files],
+                "links": tree.links,
+                "only": tree.files[0].path if tree.is_file else "",
+                "workdir": self._target.workdir if self._wanted.is_checkpoint else "",
+                "about": dict(self._wanted.about),
+            },
+            timeout_s=900.0,
+        )
+
+
+def _rtt(agent: Agent) -> float:
+    """Of a question that needs no work, the quickest of three."""
+    times = []
+    for _ in range(3):
+        began_s = time.monotonic()
+        agent.ask("rtt", {})
+        times.append(time.monotonic() - began_s)
+    return min(times)
