@@ -129,7 +129,7 @@ def _not_found(hub: Hub, place: HubPlace) -> ConfigError:
         )
     return ConfigError(
         f"{hub.host} shows no {place.kind} {place.repository} to who has no token",
-        hint=f"check the name; datasets are hf://datasets/org/name; private ones look like this too: {_with_token(hub)}",
+        hint=f"check the name (datasets: hf://datasets/org/name); private ones look like this too: {_with_token(hub)}",
     )
 
 
