@@ -296,6 +296,14 @@ def test_a_token_that_the_hub_does_not_know_is_named_by_its_variable(hub, opened
         opened(token="hf_old")
 
 
+def test_a_disabled_repository_is_told(hub, opened):
+    hub.commit(FILES)
+    said = "Access to this resource is disabled."
+    hub.troubles = [lambda handler: handler.say_json(403, {"error": said}, X_Error_Message=said)]
+    with pytest.raises(ConfigError, match="hf://org/drafter is disabled"):
+        opened()
+
+
 def test_an_unknown_revision_is_told(hub, opened):
     hub.commit(FILES)
     with pytest.raises(ConfigError, match="no revision 'v9'"):
