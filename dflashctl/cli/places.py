@@ -19,6 +19,7 @@ from dflashctl.transport.local_shell import LocalShell
 if TYPE_CHECKING:
     from dflashctl.config.inventory import Inventory
     from dflashctl.config.ssh import SshSettings
+    from dflashctl.transport.pool import Pool
 
 
 def place_of(host: str, hosts: Path | None, workdir: Path | None) -> Place:
@@ -27,7 +28,9 @@ def place_of(host: str, hosts: Path | None, workdir: Path | None) -> Place:
     return place
 
 
-def places_of(names: list[str], hosts: Path | None, workdir: Path | None, *, takes_all: bool = False) -> list[Place]:
+def places_of(
+    names: list[str], hosts: Path | None, workdir: Path | None, *, takes_all: bool = False, pool: "Pool | None" = None
+) -> list[Place]:
     """The hosts of those names, or all that there are. Raises ConfigError for one that is not known."""
     inventory = inventory_of(hosts)
     if set(names) == {LOCAL} and not takes_all:
@@ -38,7 +41,7 @@ def places_of(names: list[str], hosts: Path | None, workdir: Path | None, *, tak
 
     if workdir is not None and not str(workdir).startswith(("/", "~/")):
         raise ConfigError(f"--workdir {workdir}: on other hosts it must be absolute or below ~/")
-    settings, pool = ssh_settings(_without_secrets(inventory)), Pool()
+    settings, pool = ssh_settings(without_secrets(inventory)), pool or Pool()
     places = []
     for name in dict.fromkeys(inventory.names if takes_all else names):
         if name == LOCAL:
@@ -55,7 +58,7 @@ def places_of(names: list[str], hosts: Path | None, workdir: Path | None, *, tak
     return places
 
 
-def _without_secrets(inventory: "Inventory") -> dict[str, str]:
+def without_secrets(inventory: "Inventory") -> dict[str, str]:
     """The environment for ssh and its like, which are nobody that a secret is meant for."""
     secrets = {name for spec in inventory.content.hosts.values() for name in spec.secrets}
     return {name: value for name, value in os.environ.items() if name not in secrets}

@@ -121,7 +121,7 @@ class Agent:
         """Nothing may be written by others any more. The agent ends by itself when it finds its input at an end."""
         with self.writing:
             nothing = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nothing, self.stream.stdin_fd)
+            os.dup2(nothing, self.stream.stdin_fd, inheritable=False)
             os.close(nothing)
         if self._listener.ident is not None:
             self._listener.join(END_S)

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import json
 import os
 import select
 import threading
@@ -46,13 +47,13 @@ class Lane:
         reader: Agent,
         writer: Agent,
         take: Callable[[], Chunk | None],
-        on_done: Callable[[Chunk], None],
+        on_done: Callable[[Chunk, str], None],
         progress: Progress,
         encode: str,
     ) -> None:
         self.reader, self.writer = reader, writer
         self._take, self._on_done, self._progress, self._encode = take, on_done, progress, encode
-        self._unconfirmed: dict[int, Chunk] = {}
+        self._unconfirmed: dict[int, tuple[Chunk, str]] = {}
         self._lock = threading.Condition()
         self._problem: BaseException | None = None
         self._is_closed = False
@@ -83,15 +84,15 @@ class Lane:
         with self._lock:
             if fields.get("gone"):
                 self._problem = self._problem or (self.writer.lost() if not self._is_closed else EOFError())
-                chunk = None
+                done = None
             elif fields.get("bad"):
                 self._problem = self._problem or TargetBad(payload["text"])
-                chunk = None
+                done = None
             else:
-                chunk = self._unconfirmed.pop(fields["id"])
+                done = self._unconfirmed.pop(fields["id"])
             self._lock.notify_all()
-        if chunk is not None:
-            self._on_done(chunk)
+        if done is not None:
+            self._on_done(*done)
 
     def stop(self) -> None:
         """Lets `run` end soon. Whoever waits for that may then `close`."""
@@ -120,11 +121,10 @@ class Lane:
 
     def _forward(self, chunk: Chunk) -> None:
         self._raise_problem()
-        with self._lock:
-            self._unconfirmed[chunk.number] = chunk
         place = {**chunk.question(), "key": chunk.key}
         if chunk.kind == "same":
             place["bases"] = [base[:2] for base in chunk.target_bases()]
+            self._expect(chunk, "same")
             self.writer.tell("copy", place, id=chunk.number)
             return
         if chunk.kind == "base":
@@ -132,9 +132,12 @@ class Lane:
         head = self._read(wire.HEADER_BYTES)
         told = wire.parse(head)
         self._check(told)
+        self._expect(chunk, str(told["how"]))
         try:
             with self.writer.writing:
-                wire.write_all(self.writer.stream.stdin_fd, wire.message({"op": "write", "id": chunk.number}, place) + head)
+                wire.write_all(
+                    self.writer.stream.stdin_fd, wire.message({"op": "write", "id": chunk.number}, place) + head
+                )
                 self._move(int(told.get("n", 0)))
                 end = self._read(wire.HEADER_BYTES)
                 verdict = wire.parse(end)
@@ -145,9 +148,13 @@ class Lane:
         self._progress.add(sent_bytes=int(told.get("n", 0)))
         self._check(verdict)
 
+    def _expect(self, chunk: Chunk, how: str) -> None:
+        with self._lock:
+            self._unconfirmed[chunk.number] = chunk, how
+
     def _check(self, told: dict[str, Any]) -> None:
         if told.get("bad"):
-            body = wire.json.loads(self._read(int(told["n"])))
+            body = json.loads(self._read(int(told["n"])))
             raise SourceBad(int(body["file"]), body["why"], body["text"])
 
     def _read(self, num_bytes: int) -> bytes:

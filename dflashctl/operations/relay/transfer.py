@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from dflashctl.errors import ArtifactError, DflashctlError, HostUnreachable, JobFailed
@@ -16,6 +16,7 @@ from dflashctl.operations.relay.agent import Agent, AgentRefused, End, Pinger
 from dflashctl.operations.relay.lane import Lane, SourceBad, Stopped, TargetBad
 from dflashctl.operations.relay.progress import Progress
 from dflashctl.operations.relay.tree import Chunk, Frontier, Known, Tree, cut, tree_of
+from dflashctl.operations.relay.wanted import Job, Wanted
 
 Say = Callable[[str], None]
 DELAYS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 20.0, 20.0)
@@ -31,23 +32,6 @@ GAIN = 1.1
 LOOK_S = 1.0
 BUSY_S = 2.0
 HASH_BYTES = 256 << 20
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What is to be moved. Paths as written for their hosts."""
-
-    source: str
-    dest: str
-    is_checkpoint: bool
-    with_state: bool = False
-    replace: bool = False
-    encode: str = "auto"
-    """auto, always or no."""
-    num_lanes: int | None = None
-    """None: as the round trip has it."""
-    about: Mapping[str, Any] = field(default_factory=dict)
-    """Kept on the target beside what has come: what people must know to go on with it."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +60,14 @@ class _Again(Exception):
 def move(
     source: End,
     target: End,
-    wanted: Wanted,
+    job: Job,
     progress: Progress,
     say: Say,
     *,
-    prepare: "Callable[[Agent, Agent, Tree], tuple[Tree, Known, Mapping[str, str]]]",
     pause: Callable[[float], None] = time.sleep,
-) -> Moved:
-    """Until the tree has its final name on the target.
+) -> Moved | None:
+    """Until the tree has its final name on the target. None: it had it before.
 
-    `prepare` is given chief, keeper and what was found at the source, and gives what of it is to be moved, what of
-    that is known at the target, and expected sha256s by path; of files without one the source is asked.
     Raises ArtifactError, JobFailed, ConfigError, HostUnreachable.
     """
     num_tries = num_changes = num_idle = 0
@@ -95,11 +76,13 @@ def move(
         before = progress.sent_bytes
         try:
             with contextlib.ExitStack() as stack:
-                return _Try(source, target, wanted, progress, say, pause, stack).run(prepare, num_tries)
+                return _Try(source, target, progress, say, pause, stack).run(job, num_tries)
         except _Again as again:
             num_changes += 1
             if num_changes > NUM_CHANGES:
-                raise ArtifactError(f"{again.text}, again and again while it was relayed", hint="relay what is finished") from again
+                raise ArtifactError(
+                    f"{again.text}, again and again while it was relayed", hint="relay what is finished"
+                ) from again
             say(f"{again.text}: that is sent again")
         except AgentRefused as refused:
             raise refused.as_error() from refused
@@ -114,6 +97,56 @@ def move(
             progress.pause()
 
 
+def look(source: End, target: End, job: Job) -> tuple[Wanted, Tree, Known] | None:
+    """What `move` would do, and nothing of it done. Raises as `move`."""
+    with contextlib.ExitStack() as stack:
+        chief = source.start("chief")
+        stack.callback(chief.close)
+        keeper = target.start("keeper")
+        stack.callback(keeper.close)
+        try:
+            wanted = job.choose(chief, keeper)
+            if wanted is None:
+                return None
+            tree, known, _ = job.prepare(chief, keeper, _scan(chief, wanted))
+        except AgentRefused as refused:
+            raise refused.as_error() from refused
+        return wanted, tree, known
+
+
+def _scan(chief: Agent, wanted: Wanted) -> Tree:
+    asked = {"path": wanted.source, "is_checkpoint": wanted.is_checkpoint, "with_state": wanted.with_state}
+    return tree_of(chief.ask("scan", asked, timeout_s=600.0))
+
+
+class Pace:
+    """How many lanes: as many as the round trip makes likely, then one more as long as that makes it faster."""
+
+    def __init__(self, given: int | None, rtt_s: float, num_chunks: int) -> None:
+        self._most = min(given or MOST_LANES, max(1, num_chunks))
+        likely = max(1, min(NUM_FIRST_LANES, round(rtt_s / WINDOW_RTT_S)))
+        self.num_first = min(given or likely, self._most)
+        self._may_add = given is None and rtt_s > WINDOW_RTT_S / 2
+        self._rate = 0.0
+        self._since: tuple[float, int] | None = None
+
+    def wants_more(self, now_s: float, sent_bytes: int, num_opened: int, num_started: int) -> bool:
+        """Asked again and again; a rate is taken over a time in which all that were started were open."""
+        if not self._may_add or num_opened < num_started:
+            self._since = None
+            return False
+        if self._since is None:
+            self._since = (now_s, sent_bytes)
+            return False
+        passed_s = now_s - self._since[0]
+        if passed_s < LOOK_S:
+            return False
+        new = (sent_bytes - self._since[1]) / passed_s
+        self._may_add = new > GAIN * self._rate and num_started < self._most
+        self._rate, self._since = new, None
+        return self._may_add
+
+
 class _Try:
     """One try: agents at both ends, lanes between them."""
 
@@ -121,13 +154,12 @@ class _Try:
         self,
         source: End,
         target: End,
-        wanted: Wanted,
         progress: Progress,
         say: Say,
         pause: Callable[[float], None],
         stack: contextlib.ExitStack,
     ) -> None:
-        self._source, self._target, self._wanted = source, target, wanted
+        self._source, self._target = source, target
         self._progress, self._say, self._pause, self._stack = progress, say, pause, stack
         self._lock = threading.Condition()
         self._due: list[Chunk] = []
@@ -137,35 +169,39 @@ class _Try:
         self._sha256s: dict[str, str] = {}
         self._hows: dict[str, int] = {}
         self._num_left = 0
+        self._wanted: Wanted
 
-    def run(self, prepare: Any, num_tries: int) -> Moved:
+    def run(self, job: Job, num_tries: int) -> Moved | None:
         pinger = Pinger()
         self._stack.callback(pinger.close)
         chief, keeper = self._start_both("chief", "keeper", pinger)
         rtt_s = (_rtt(chief), _rtt(keeper))
-        wanted = self._wanted
-        found = tree_of(
-            chief.ask("scan", {"path": wanted.source, "is_checkpoint": wanted.is_checkpoint, "with_state": wanted.with_state})
-        )
-        tree, known, sha256s = prepare(chief, keeper, found)
+        wanted = job.choose(chief, keeper)
+        if wanted is None:
+            return None
+        self._wanted = wanted
+        found = _scan(chief, wanted)
+        tree, known, sha256s = job.prepare(chief, keeper, found)
         root = self._pinned(chief, tree)
         chunks = cut(tree, self._source.host, known)
         opened = self._open(keeper, tree)
         done = set(opened["done"])
         self._begin(chunks, done, tree)
         expected = dict(sha256s)
-        asker = threading.Thread(target=self._ask_sha256s, args=(chief, tree, expected), name="relay-sha256", daemon=True)
+        asker = threading.Thread(
+            target=self._ask_sha256s, args=(chief, tree, expected), name="relay-sha256", daemon=True
+        )
         asker.start()
         frontier = Frontier(tree)
         reached = [pair for chunk in chunks if chunk.key in done for pair in frontier.add(chunk)]
         empty = [(file.path, 0) for file in tree.files if not file.size]
         keeper.tell("reach", list(dict(reached).items()) + empty)
 
-        def on_done(chunk: Chunk) -> None:
+        def on_done(chunk: Chunk, how: str) -> None:
             with self._lock:
                 moved = frontier.add(chunk)
                 self._num_left -= 1
-                self._hows[chunk.kind] = self._hows.get(chunk.kind, 0) + chunk.size
+                self._hows[how] = self._hows.get(how, 0) + chunk.size
                 self._lock.notify_all()
             self._progress.add(done_bytes=chunk.size)
             if moved:
@@ -289,8 +325,6 @@ class _Try:
                         self._problem = self._problem or error
                     self._lock.notify_all()
                 return
-            if lane is None:
-                return
             try:
                 lane.run()
             except Stopped:
@@ -307,12 +341,9 @@ class _Try:
             self._threads.append(thread)
             thread.start()
 
-        most = min(self._wanted.num_lanes or MOST_LANES, MOST_LANES, max(1, self._num_left))
-        first = self._wanted.num_lanes or max(1, min(NUM_FIRST_LANES, round(rtt_s / WINDOW_RTT_S)))
-        for _ in range(min(first, most)):
+        pace = Pace(self._wanted.num_lanes, rtt_s, self._num_left)
+        for _ in range(pace.num_first):
             start()
-        may_add = self._wanted.num_lanes is None and rtt_s > WINDOW_RTT_S / 2
-        rate, since_s, since_bytes = 0.0, 0.0, 0
         while True:
             with self._lock:
                 self._lock.wait(0.5)
@@ -321,24 +352,15 @@ class _Try:
                 if not self._num_left:
                     return
                 is_dead = not any(thread.is_alive() for thread in self._threads)
+                num_opened = len(self._lanes)
             if is_dead:
                 raise HostUnreachable("the relay's lanes have ended", host=self._target.host)
-            if not (may_add and len(self._lanes) == len(self._threads)):
-                since_s = 0.0
-                continue
-            now_s = time.monotonic()
-            if not since_s:
-                since_s, since_bytes = now_s, self._progress.sent_bytes
-            elif now_s - since_s >= LOOK_S:
-                new = (self._progress.sent_bytes - since_bytes) / (now_s - since_s)
-                may_add = new > GAIN * rate and len(self._threads) < most
-                rate, since_s = new, 0.0
-                if may_add:
-                    start()
+            if pace.wants_more(time.monotonic(), self._progress.sent_bytes, num_opened, len(self._threads)):
+                start()
 
     def _open_lane(
         self, root: str, files: list[Any], part: str, paths: list[str], on_done: Any, pinger: Pinger
-    ) -> Lane | None:
+    ) -> Lane:
         heard: list[Lane] = []
         waiting: list[tuple[Any, Any]] = []
 
@@ -351,7 +373,10 @@ class _Try:
         agents: list[Agent] = []
         try:
             with ThreadPoolExecutor(2) as threads:
-                futures = [threads.submit(self._source.start, "reader"), threads.submit(self._target.start, "writer", hear)]
+                futures = [
+                    threads.submit(self._source.start, "reader"),
+                    threads.submit(self._target.start, "writer", hear),
+                ]
             for future in futures:
                 with contextlib.suppress(DflashctlError):
                     agents.append(future.result())
@@ -366,6 +391,8 @@ class _Try:
             raise
         lane = Lane(reader, writer, self._take, on_done, self._progress, self._wanted.encode)
         heard.append(lane)
+        for told in waiting:
+            lane.heard(*told)
         with self._lock:
             self._lanes.append(lane)
             self._progress.num_lanes = len(self._lanes)

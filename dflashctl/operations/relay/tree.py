@@ -84,6 +84,8 @@ class Known:
 
     same: Mapping[tuple[str, str], Place] = field(default_factory=dict)
     """Equal bytes are there: copied within the target."""
+    whole: Mapping[tuple[str, str], Place] = field(default_factory=dict)
+    """The same of whole files, by (path, nothing)."""
     base: Mapping[tuple[str, str], Place] = field(default_factory=dict)
     """Earlier bytes are at both ends: the difference is sent."""
 
@@ -165,6 +167,10 @@ def cut(tree: Tree, origin: str, known: Known | None = None) -> tuple[Chunk, ...
 
 def _segments(tree: Tree, known: Known) -> Iterator[_Segment]:
     for index, file in enumerate(tree.files):
+        if (file.path, "") in known.whole:
+            if file.size:
+                yield _Segment(index, 0, file.size, 1, "same", known.whole[file.path, ""])
+            continue
         at = 0
         for tensor in file.tensors:
             if tensor.offset > at:

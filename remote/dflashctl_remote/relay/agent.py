@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from dflashctl_remote.relay import wire
@@ -48,6 +49,14 @@ class Line:
         with self.lock:
             wire.write_all(self.answers, text)
 
+    def reply(self, questions: dict[str, Callable[[Any], Any]], op: str, asked: Any) -> None:
+        """By the function of that name; one that gives None has nothing to say. Raises Refused."""
+        if op not in questions:
+            raise Refused("op", f"unknown question {op!r}")
+        told = questions[op](asked)
+        if told is not None:
+            self.say(told, op=op)
+
     def refuse(self, problem: Refused, **fields: Any) -> None:
         self.say({"kind": problem.kind, "text": problem.text, **problem.about}, error=1, **fields)
 
@@ -86,9 +95,13 @@ def main(role: str, sentinel: str) -> int:
     # Whatever prints by mistake must not be taken for an answer.
     os.dup2(2, 1)
     wire.write_all(line.answers, (sentinel + " ready\n").encode())
-    agent = {"chief": chief.Chief, "keeper": keeper.Keeper, "reader": reader.Reader, "writer": writer.Writer}[role](
-        line
-    )
+    roles: dict[str, Any] = {
+        "chief": chief.Chief,
+        "keeper": keeper.Keeper,
+        "reader": reader.Reader,
+        "writer": writer.Writer,
+    }
+    agent = roles[role](line)
     problem: BaseException | None = None
     try:
         while True:

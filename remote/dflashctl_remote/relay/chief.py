@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from typing import Any
 
 from dflashctl_remote.relay.agent import Line, Refused, expand, watch, within
@@ -27,26 +28,12 @@ class Chief:
         self.pin_lock = -1
 
     def answer(self, fields: dict[str, Any], asked: Any) -> None:
-        op = fields["op"]
-        if op == "rtt":
-            self.line.say({}, op=op)
-        elif op == "find":
-            self.line.say(find(expand(asked["workdir"]), asked["run"]), op=op)
-        elif op == "scan":
-            self.line.say(scan(expand(asked["path"]), asked["is_checkpoint"], asked["with_state"]), op=op)
-        elif op == "pin":
-            self.line.say(self.make_pin(asked["root"], asked["workdir"], asked["files"]), op=op)
-        elif op == "stat":
-            path = os.path.join(asked["root"], asked["path"])
-            self.line.say(version_of(os.lstat(path)), op=op)
-        elif op == "hash":
-            self.line.say(hash_files(asked["root"], asked["paths"]), op=op)
-        elif op == "tensors":
-            self.line.say(hash_tensors(asked["path"], asked["names"]), op=op)
-        elif op == "complete":
-            self.line.say([path for path in asked["paths"] if is_complete(path)], op=op)
-        else:
-            raise Refused("op", f"unknown question {op!r}")
+        questions: dict[str, Callable[[Any], Any]] = {
+            **SHARED,
+            "pin": lambda asked: self.make_pin(asked["root"], asked["workdir"], asked["files"]),
+            "ended": lambda asked: has_ended(expand(asked["workdir"]), asked["run"]),
+        }
+        self.line.reply(questions, fields["op"], asked)
 
     def make_pin(self, root: str, workdir: str, files: list[str]) -> dict[str, Any]:
         """Hard links to every file, so that pruning takes nothing away; those that others left behind are removed."""
@@ -54,7 +41,7 @@ class Chief:
         try:
             os.makedirs(place, exist_ok=True)
             sweep(place)
-            folder = os.path.join(place, "%d-%s" % (os.getpid(), os.urandom(4).hex()))
+            folder = os.path.join(place, f"{os.getpid()}-{os.urandom(4).hex()}")
             os.mkdir(folder)
             self.pin_lock = os.open(os.path.join(folder, "lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(self.pin_lock, fcntl.LOCK_EX)
@@ -106,11 +93,11 @@ def is_complete(path: str) -> bool:
 def find(workdir: str, run: str | None) -> dict[str, Any]:
     """The runs of a work folder, newest first, and of one of them the checkpoints with what tells which is best."""
     place = os.path.join(workdir, "runs")
-    runs = []
+    runs: list[tuple[str, float]] = []
     for name in sorted(os.listdir(place)) if os.path.isdir(place) else []:
         steps = steps_of(os.path.join(place, name))
         if steps:
-            runs.append([name, os.stat(os.path.join(place, name, "checkpoints", steps[-1][1], MANIFEST)).st_mtime])
+            runs.append((name, os.stat(os.path.join(place, name, "checkpoints", steps[-1][1], MANIFEST)).st_mtime))
     runs.sort(key=lambda row: -row[1])
     chosen = run if run is not None else (runs[0][0] if runs else None)
     answer: dict[str, Any] = {"workdir": workdir, "runs": runs, "run": chosen, "exists": False, "steps": []}
@@ -122,6 +109,11 @@ def find(workdir: str, run: str | None) -> dict[str, Any]:
         path = os.path.join(folder, "checkpoints", name)
         answer["steps"].append([step, path, read_manifest(path)])
     return answer
+
+
+def has_ended(workdir: str, run: str) -> bool:
+    """By the record of its end, which a resumed run has not."""
+    return os.path.exists(os.path.join(workdir, "runs", within(run), "exit.json"))
 
 
 def steps_of(folder: str) -> list[tuple[int, str]]:
@@ -190,9 +182,7 @@ def scan_checkpoint(root: str, with_state: bool) -> dict[str, Any]:
         if os.path.realpath(path) != os.path.join(os.path.realpath(root), name) or not os.path.isfile(path):
             raise Refused("corrupt", f"{root}: {name} is in the manifest and no file of that folder")
         if os.stat(path).st_size != size:
-            raise Refused(
-                "corrupt", "%s: %s has %d bytes, the manifest says %d" % (root, name, os.stat(path).st_size, size)
-            )
+            raise Refused("corrupt", f"{root}: {name} has {os.stat(path).st_size} bytes, the manifest says {size}")
         files.append(row(root, name))
     return {"root": root, "is_file": False, "files": files, "dirs": [], "links": [], "manifest": text}
 
@@ -252,8 +242,11 @@ def hash_files(root: str, paths: list[str]) -> list[str]:
     return digests
 
 
-def hash_tensors(path: str, names: list[str] | None) -> dict[str, Any]:
-    """Digest and place of tensors of a safetensors file: {name: [sha256, offset, size, dtype]}; of no such file, none."""
+def hash_tensors(path: str, names: list[str] | None, sample_bytes: int | None) -> dict[str, Any]:
+    """Of tensors of a safetensors file {name: [sha256, offset, size, dtype]}, the sha256 of at most so many bytes.
+
+    Of no such file, none.
+    """
     try:
         descriptor = os.open(expand(path), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -264,7 +257,17 @@ def hash_tensors(path: str, names: list[str] | None) -> dict[str, Any]:
         digests = []
         for one in chosen:
             watch(120)
-            digests += sha256_of_ranges(descriptor, [(one.offset, one.size)])
+            digests += sha256_of_ranges(descriptor, [(one.offset, min(one.size, sample_bytes or one.size))])
     finally:
         os.close(descriptor)
     return {one.name: [digest, one.offset, one.size, one.dtype] for one, digest in zip(chosen, digests, strict=False)}
+
+
+SHARED: dict[str, Callable[[Any], Any]] = {
+    "rtt": lambda asked: {},
+    "find": lambda asked: find(expand(asked["workdir"]), asked["run"]),
+    "scan": lambda asked: scan(expand(asked["path"]), asked["is_checkpoint"], asked["with_state"]),
+    "hash": lambda asked: hash_files(asked["root"], asked["paths"]),
+    "tensors": lambda asked: hash_tensors(asked["path"], asked["names"], asked["sample_bytes"]),
+}
+"""Questions that both ends answer, by name."""

@@ -13,10 +13,11 @@ import shutil
 import stat
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from dflashctl_remote.relay.agent import Line, Refused, expand, reason, watch, within
-from dflashctl_remote.relay.chief import MANIFEST, STEP, find, hash_files, hash_tensors, is_complete, scan
+from dflashctl_remote.relay.chief import MANIFEST, SHARED, STEP, is_complete
 
 PART = ".relay-part"
 SPARE_BYTES = 64 << 20
@@ -41,40 +42,23 @@ class Keeper:
         self.is_over = threading.Event()
 
     def answer(self, fields: dict[str, Any], asked: Any) -> None:
-        op = fields["op"]
-        if op == "rtt":
-            self.line.say({}, op=op)
-        elif op == "find":
-            self.line.say(find(expand(asked["workdir"]), asked["run"]), op=op)
-        elif op == "scan":
-            self.line.say(scan(expand(asked["path"]), asked["is_checkpoint"], asked["with_state"]), op=op)
-        elif op == "look":
-            self.line.say(look(expand(asked["dest"])), op=op)
-        elif op == "open":
-            self.line.say(self.open(asked), op=op)
-        elif op == "reach":
-            # Up to here the bytes of a file have come, so up to here they can be hashed.
-            for path, to in asked:
-                self.due.put((path, to))
-        elif op == "again":
-            self.due.put((asked["path"], -1))
-        elif op == "writers":
-            self.line.say(self.wait_for_writers(), op=op)
-        elif op == "publish":
-            self.line.say(self.publish(asked), op=op)
-        elif op == "tensors":
-            self.line.say(hash_tensors(asked["path"], asked["names"]), op=op)
-        elif op == "hash":
-            self.line.say(hash_files(asked["root"], asked["paths"]), op=op)
-        elif op == "prune":
-            self.line.say(prune(expand(asked["workdir"]), asked["run"], asked["keep"], set(asked["spare"])), op=op)
-        elif op == "list":
-            workdir = expand(asked["workdir"])
-            self.line.say({"unfinished": unfinished(workdir), "received": received(workdir)}, op=op)
-        elif op == "drop":
-            self.line.say(self.drop(), op=op)
-        else:
-            raise Refused("op", f"unknown question {op!r}")
+        questions: dict[str, Callable[[Any], Any]] = {
+            **SHARED,
+            "look": lambda asked: look(expand(asked["dest"])),
+            "open": self.open,
+            "reach": self.reach,
+            "writers": lambda asked: self.wait_for_writers(),
+            "publish": self.publish,
+            "prune": lambda asked: prune(expand(asked["workdir"]), asked["run"], asked["keep"], set(asked["spare"])),
+            "list": lambda asked: lists(expand(asked["workdir"])),
+            "drop": lambda asked: self.drop(),
+        }
+        self.line.reply(questions, fields["op"], asked)
+
+    def reach(self, asked: list[tuple[str, int]]) -> None:
+        """Up to here the bytes of a file have come, so up to here they can be hashed."""
+        for path, to in asked:
+            self.due.put((path, to))
 
     def open(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Takes the target for this relay; tells what an earlier one has left of it, or who is at work."""
@@ -100,7 +84,7 @@ class Keeper:
         return {"busy": False, **self.prepare(asked, parent)}
 
     def take(self, parent: str, name: str) -> bool:
-        """Whether no other relay writes into that folder. The lock is the folder's own: nothing has to be left in it."""
+        """Whether no other relay writes into that folder. The lock is the folder itself: nothing is left in it."""
         try:
             fcntl.flock(self.parent, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -127,7 +111,7 @@ class Keeper:
             self.tidy()
             raise Refused(
                 "space",
-                "%s has %d MB free, and %d MB are still to come" % (parent, free_bytes >> 20, (need - there) >> 20),
+                f"{parent} has {free_bytes >> 20} MiB free, and {(need - there) >> 20} MiB are still to come",
             )
         for path in asked["dirs"]:
             os.makedirs(os.path.join(tree, path), exist_ok=True)
@@ -142,7 +126,7 @@ class Keeper:
         return {"part": self.part, "dest": self.dest, "done": done, "there_bytes": there, "free_bytes": free_bytes}
 
     def keep_what_counts(self, files: list[Any], tree: str) -> list[str]:
-        """Of an earlier relay: chunks are known by what they hold; files that are not wanted any more are removed."""
+        """Of an earlier relay: chunks are known by what they hold; files that nobody wants any more are removed."""
         wanted = {path for path, _, _, _ in files}
         for folder, _, names in os.walk(tree):
             for name in names:
@@ -188,9 +172,6 @@ class Keeper:
             if item is None:
                 return
             path, to = item
-            if to < 0:
-                self.at[path] = 0
-                continue
             try:
                 self.hash_on(path, to, view)
             except OSError as error:
@@ -362,7 +343,7 @@ def received(workdir: str) -> list[dict[str, Any]]:
 
 
 def prune(workdir: str, run: str, keep: int, spare: set[str]) -> list[str]:
-    """Removes checkpoints of a run that relays brought here, but the newest `keep`; gives the names of those removed."""
+    """Removes checkpoints of a run that relays brought here, but the newest `keep`; gives the names of the removed."""
     place = os.path.join(workdir, "runs", within(run), "checkpoints")
     ours = {told["dest"] for told in received(workdir)}
     names = sorted(name for name in os.listdir(place) if name.startswith(STEP) and name[len(STEP) :].isdigit())
@@ -375,6 +356,10 @@ def prune(workdir: str, run: str, keep: int, spare: set[str]) -> list[str]:
             remove(aside)
             removed.append(name)
     return removed
+
+
+def lists(workdir: str) -> dict[str, Any]:
+    return {"unfinished": unfinished(workdir), "received": received(workdir)}
 
 
 def unfinished(workdir: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Reads chunks at the source and sends them, encoded where the link is slower than the cores; says if a file has changed."""
+"""Reads chunks at the source and sends them, encoded where the link is slower than the cores."""
 
 from __future__ import annotations
 
@@ -115,7 +115,11 @@ class Reader:
         data = self.gather(asked)
         base = None
         if asked.get("bases"):
-            base = b"".join(read_range(*piece) for piece in asked["bases"])
+            try:
+                base = b"".join(read_range(*piece) for piece in asked["bases"])
+            except OSError:
+                # Pruned by now: then it goes as it is.
+                return b""
         began_s = time.perf_counter()
         stored = codec.encode(data, asked["width"], base, method=self.method)
         self.link.encoded(len(data), len(stored), time.perf_counter() - began_s, has_base=base is not None)
@@ -248,7 +252,7 @@ class Link:
             self.ratio[has_base] = 0.7 * self.ratio[has_base] + 0.3 * stored / size
 
     def is_slow(self, *, has_base: bool) -> bool:
-        """Whether sending fewer bytes is quicker. What buffers swallow says nothing, so the first few MiB go as they are."""
+        """Whether fewer bytes are quicker. What buffers swallow says nothing, so the first few MiB go as they are."""
         with self.lock:
             self.num_asked += 1
             if self.sent_bytes < 24 << 20:

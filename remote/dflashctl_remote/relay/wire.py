@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 HEADER_BYTES = 96
 
 
-def header(**fields):
+def header(**fields: Any) -> bytes:
     """`n` in it says how many bytes of payload follow; 0 if it is not there."""
     text = json.dumps(fields, separators=(",", ":")).encode()
     if len(text) >= HEADER_BYTES:
@@ -19,13 +20,13 @@ def header(**fields):
     return text.ljust(HEADER_BYTES - 1) + b"\n"
 
 
-def message(fields, payload):
+def message(fields: dict[str, Any], payload: Any) -> bytes:
     """A header and a payload of JSON."""
     body = json.dumps(payload, separators=(",", ":")).encode()
     return header(n=len(body), **fields) + body
 
 
-def parse(text):
+def parse(text: bytes) -> dict[str, Any]:
     """Raises ValueError for what is no header."""
     if len(text) != HEADER_BYTES or text[-1:] != b"\n":
         raise ValueError(f"no header: {text[:40]!r}")
@@ -35,7 +36,7 @@ def parse(text):
     return fields
 
 
-def read_exactly(fd, num_bytes):
+def read_exactly(fd: int, num_bytes: int) -> bytes:
     """Raises EOFError if the other side has gone."""
     pieces = []
     while num_bytes:
@@ -47,14 +48,14 @@ def read_exactly(fd, num_bytes):
     return b"".join(pieces)
 
 
-def read_message(fd):
+def read_message(fd: int) -> tuple[dict[str, Any], Any]:
     """Gives the fields and the payload, which must be JSON if there is one."""
     fields = parse(read_exactly(fd, HEADER_BYTES))
     size = fields.get("n", 0)
     return fields, json.loads(read_exactly(fd, size)) if size else None
 
 
-def write_all(fd, data):
+def write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

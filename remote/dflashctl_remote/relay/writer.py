@@ -52,7 +52,7 @@ class Writer:
         try:
             if told["how"] == "raw":
                 if self.left != asked["size"]:
-                    raise ValueError("%d bytes came, %d were asked for" % (self.left, asked["size"]))
+                    raise ValueError(f"{self.left} bytes came, {asked['size']} were asked for")
                 for index, offset, length in asked["pieces"]:
                     self.pour(index, offset, length)
             else:
@@ -109,10 +109,9 @@ class Writer:
             if view is None:
                 clear(descriptor, offset, length)
                 continue
-            end = at + length
+            end, shift = at + length, offset - at
             while at < end:
-                written = os.pwrite(descriptor, view[at:end], offset)
-                at, offset = at + written, offset + written
+                at += os.pwrite(descriptor, view[at:end], at + shift)
 
     def pour(self, index: int, offset: int, length: int) -> None:
         """From the pipe to its place."""

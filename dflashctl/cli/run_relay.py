@@ -1,0 +1,268 @@
+"""One relay from the command line: the hosts, the board while it runs, and the words at its end."""
+
+import contextlib
+import dataclasses
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.live import Live
+
+from dflashctl.cli.options import inventory_of
+from dflashctl.cli.output import Output
+from dflashctl.cli.places import places_of, without_secrets
+from dflashctl.config.hosts import LOCAL
+from dflashctl.config.protection import require_touch
+from dflashctl.config.ssh import ssh_settings
+from dflashctl.errors import ConfigError, DflashctlError, Interrupted
+from dflashctl.operations.relay import history
+from dflashctl.operations.relay.agent import End
+from dflashctl.operations.relay.progress import Progress
+from dflashctl.operations.relay.transfer import Moved, move
+from dflashctl.operations.relay.wanted import Job
+from dflashctl.stages.relay.checkpoint import CheckpointJob, parse_name
+from dflashctl.stages.relay.ends import both, end_of
+from dflashctl.stages.relay.path import PathJob, parse_location, refuse_both_stores
+from dflashctl.stages.train.place import Place
+from dflashctl.transport.bulk import ByteStream, open_stream
+from dflashctl.transport.pool import Pool
+from dflashctl.transport.shell import Script
+from dflashctl.views.relay import board, line, moved_text
+
+ENCODINGS = ("auto", "always", "no")
+LINE_S = 10.0
+"""Between lines where there is no terminal."""
+
+
+class Relay:
+    """What relays of one command share: inventory, connections, options."""
+
+    def __init__(
+        self, hosts: Path | None, out: Output, touch: tuple[str, ...], encode: str, num_lanes: int | None
+    ) -> None:
+        if encode not in ENCODINGS:
+            raise ConfigError(f"--encode {encode!r}: wanted {', '.join(ENCODINGS)}")
+        self.out = out
+        self.encode, self.num_lanes = encode, num_lanes
+        self._hosts, self._touch = hosts, touch
+        self.inventory = inventory_of(hosts)
+        self._settings = ssh_settings(without_secrets(self.inventory))
+        self._pool = Pool()
+        self._begun: history.Record | None = None
+
+    def host(self, given: str | None, default: str | None, option: str, key: str) -> str:
+        """Raises ConfigError."""
+        name = given or default
+        if name is None:
+            raise ConfigError(f"relay: no {option} was given, and hosts.yaml has no relay.{key}", hint=f"{option} HOST")
+        self.inventory.lookup(name)
+        return name
+
+    def ends(self, source: str, target: str, workdirs: tuple[str | None, str | None] = (None, None)) -> tuple[End, End]:
+        """Connected, with the bundle in place. Raises HostUnreachable, JobFailed."""
+        one, other = (
+            partial(self._end, host, workdir) for host, workdir in ((source, workdirs[0]), (target, workdirs[1]))
+        )
+        return both(one, other)
+
+    def _end(self, host: str, workdir: str | None) -> End:
+        (place,) = places_of([host], self._hosts, Path(workdir) if workdir is not None else None, pool=self._pool)
+        python = place.spec.python
+        return end_of(host, python, place.workdir, place.shell, self._open)
+
+    def _open(self, host: str, script: Script, sentinel: str) -> ByteStream:
+        return open_stream(host, self.inventory.content, self._settings, self._pool, script, sentinel)
+
+    def checkpoint(
+        self,
+        name: str | None,
+        source: str | None,
+        target: str | None,
+        source_workdir: str | None,
+        target_workdir: str | None,
+        *,
+        with_state: bool,
+        replace: bool,
+        is_dry_run: bool,
+    ) -> None:
+        relay = self.inventory.content.relay
+        one = self.host(source, relay.source, "--from", "source")
+        other = self.host(target, relay.destination, "--to", "destination")
+        if one == other and source_workdir == target_workdir:
+            raise ConfigError(f"relay: {one} is source and destination at once")
+        run, which = parse_name(name)
+        self._gate(other, replace)
+        ends = self.ends(one, other, (source_workdir, target_workdir))
+        job = CheckpointJob(
+            one, other, ends[0].workdir, ends[1].workdir, run, which, with_state, replace, self.encode, self.num_lanes
+        )
+        if is_dry_run:
+            self._show_plan(job, ends)
+            return
+        again = [
+            "--from",
+            one,
+            "--to",
+            other,
+            *(["--with-state"] if with_state else []),
+            *(["--replace"] if replace else []),
+        ]
+        for option, value in (("--from-workdir", source_workdir), ("--to-workdir", target_workdir)):
+            again += [] if value is None else [option, value]
+        self._remember("ckpt", one, other, ["ckpt", *([name] if name else []), *again])
+        moved = self.carry_out(job, ends, name or "checkpoint")
+        self._tell(job, moved, job.chosen.label if job.chosen else "checkpoint", other, job.dest)
+
+    def path(self, source: str, dest: str, *, replace: bool, is_dry_run: bool) -> None:
+        names = frozenset(self.inventory.names)
+        one, other = parse_location(source, names), parse_location(dest, names)
+        refuse_both_stores(one, other)
+        if one.is_store or other.is_store:
+            raise ConfigError("stores are not moved yet")
+        self._gate(other.host, replace)
+        ends = self.ends(one.host, other.host)
+        job = PathJob(one, other, replace=replace, encode=self.encode, num_lanes=self.num_lanes)
+        if is_dry_run:
+            self._show_plan(job, ends)
+            return
+        self._remember("path", str(one), str(other), ["path", source, dest, *(["--replace"] if replace else [])])
+        moved = self.carry_out(job, ends, str(one))
+        self._tell(job, moved, str(one), other.host, other.path)
+
+    def _gate(self, host: str, replace: bool) -> None:
+        """What is there is a protected host's own: only what is named may be put in its place."""
+        spec = self.inventory.lookup(host)
+        if replace:
+            require_touch("relay --replace", host=host, is_host_protected=spec.protected, run="", given=self._touch)
+
+    def _show_plan(self, job: Job, ends: tuple[End, End]) -> None:
+        from dflashctl.operations.relay.transfer import look
+
+        found = look(*ends, job)
+        if found is None:
+            self.out.result({"is_there": True}, "it is there already; nothing would be sent")
+            return
+        wanted, tree, known = found
+        data = {"wanted": wanted, "files": [file.path for file in tree.files], "total_bytes": tree.total_bytes}
+        text = [
+            f"{ends[0].host}:{wanted.source} -> {ends[1].host}:{wanted.dest}",
+            f"{len(tree.files)} files, {tree.total_bytes} bytes; "
+            f"{len(known.same)} tensors are there already, of {len(known.base)} only the difference may be sent",
+            *(f"  {file.path}  {file.size}" for file in tree.files[:50]),
+            *([f"  and {len(tree.files) - 50} more"] if len(tree.files) > 50 else []),
+        ]
+        self.out.result(data, "\n".join(text))
+
+    def carry_out(self, job: Job, ends: tuple[End, End], what: str) -> Moved | None:
+        """Raises what `move` raises, Interrupted after Ctrl-C."""
+        progress = Progress()
+        try:
+            with self._shown(what, ends[0].host, ends[1].host, progress):
+                moved = move(*ends, job, progress, self.out.say)
+        except KeyboardInterrupt as error:
+            self._end_of("interrupted", progress, "")
+            raise Interrupted(
+                "interrupted; what has come stays there, nothing was published", hint="dflashctl relay resume"
+            ) from error
+        except DflashctlError as error:
+            self._end_of("failed", progress, error.message)
+            raise
+        self._end_of("done", progress, "")
+        return moved
+
+    @contextlib.contextmanager
+    def _shown(self, what: str, source: str, target: str, progress: Progress) -> Iterator[None]:
+        if self.out.is_live:
+            with Live(console=self.out.progress, refresh_per_second=4, get_renderable=lambda: board(
+                what, source, target, progress.snapshot()
+            ), transient=True):  # fmt: skip
+                yield
+            return
+        over = threading.Event()
+
+        def tell() -> None:
+            while not over.wait(LINE_S):
+                self.out.say(line(source, target, progress.snapshot()))
+
+        thread = threading.Thread(target=tell, name="relay-lines", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _tell(self, job: Any, moved: Moved | None, what: str, host: str, dest: str) -> None:
+        if moved is None:
+            self.out.result(
+                {"is_there": True, "dest": job.dest if isinstance(job, CheckpointJob) else dest, "sent_bytes": 0},
+                f"{what} is on {host} already, and the same: nothing was sent",
+            )
+            return
+        self.out.result({"is_there": False, **moved.__dict__}, moved_text(what, host, moved))
+
+    # ---- history
+
+    def _remember(self, kind: Any, source: str, dest: str, arguments: list[str]) -> None:
+        name = f"relay-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        if self._hosts is not None:
+            arguments = [*arguments, "--hosts", str(self._hosts.absolute())]
+        arguments += ["--encode", self.encode]
+        self._begun = history.Record(name, time.time(), "moving", kind, source, dest, tuple(arguments))
+        history.note(self._begun)
+
+    def _end_of(self, outcome: history.Outcome, progress: Progress, text: str) -> None:
+        if self._begun is not None:
+            seen = progress.snapshot()
+            record = dataclasses.replace(
+                self._begun,
+                outcome=outcome,
+                text=text,
+                total_bytes=seen.total_bytes,
+                sent_bytes=seen.sent_bytes,
+            )
+            history.note(record)
+
+    def list(self, target: str | None) -> None:
+        from dflashctl.views.relay import relay_tables
+
+        host = target or self.inventory.content.relay.destination
+        there: dict[str, Any] = {"unfinished": [], "received": []}
+        problem = ""
+        if host is not None:
+            try:
+                (end, _) = self.ends(host, LOCAL)
+                agent = end.start("keeper")
+                try:
+                    there = agent.ask("list", {"workdir": end.workdir})
+                finally:
+                    agent.close()
+            except DflashctlError as error:
+                problem = error.message
+        begun = history.records()
+        self.out.result(
+            {"begun_here": begun, "host": host, **there, "problem": problem}, *relay_tables(begun, host, there)
+        )
+        if problem:
+            self.out.say(problem)
+
+
+def unfinished(name: str | None) -> list[str]:
+    """The arguments of a relay that did not come to its end. Raises ConfigError."""
+    begun = history.records()
+    left = [record for record in begun if record.outcome != "done"]
+    if name is None:
+        if not left:
+            raise ConfigError("no relay is unfinished", hint="dflashctl relay list")
+        return list(left[-1].arguments)
+    for record in begun:
+        if record.name == name:
+            return list(record.arguments)
+    raise ConfigError(f"there is no relay {name}", hint="dflashctl relay list")
+
+
+__all__ = ["Place", "Relay", "unfinished"]
