@@ -55,7 +55,7 @@ def encode(data: BytesLike, width: int, base: BytesLike | None = None, *, method
     coder = find_coder(method)
     if coder is None or width not in (1, 2, 4, 8):
         raise ValueError(f"wanted {available()} and a width of 1, 2, 4 or 8, found {method!r} and {width}")
-    # Slices of memoryviews with a step are ten times as slow.
+    # Slices of memoryviews with a step are several times as slow.
     data, base = bytes(data), _base(base, len(data))
     packed = [_pack(data[i::width], None if base is None else base[i::width], coder) for i in range(width)]
     head = _HEAD.pack(_VERSION, METHODS.index(method), width, zlib.crc32(data))
