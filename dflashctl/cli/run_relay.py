@@ -5,10 +5,10 @@ import dataclasses
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.live import Live
 
@@ -33,6 +33,7 @@ from dflashctl.transport.pool import Pool
 from dflashctl.transport.shell import Script
 from dflashctl.views.relay import board, line, moved_text
 
+T = TypeVar("T")
 ENCODINGS = ("auto", "always", "no")
 LINE_S = 10.0
 """Between lines where there is no terminal."""
@@ -63,13 +64,14 @@ class Relay:
         return name
 
     def ends(self, source: str, target: str, workdirs: tuple[str | None, str | None] = (None, None)) -> tuple[End, End]:
-        """Connected, with the bundle in place. Raises HostUnreachable, JobFailed."""
+        """Both at once. Raises as `end`."""
         one, other = (
-            partial(self._end, host, workdir) for host, workdir in ((source, workdirs[0]), (target, workdirs[1]))
+            partial(self.end, host, workdir) for host, workdir in ((source, workdirs[0]), (target, workdirs[1]))
         )
         return both(one, other)
 
-    def _end(self, host: str, workdir: str | None) -> End:
+    def end(self, host: str, workdir: str | None = None) -> End:
+        """Connected, with the bundle in place. Raises HostUnreachable, JobFailed."""
         (place,) = places_of([host], self._hosts, Path(workdir) if workdir is not None else None, pool=self._pool)
         python = place.spec.python
         return end_of(host, python, place.workdir, place.shell, self._open)
@@ -122,7 +124,14 @@ class Relay:
         one, other = parse_location(source, names), parse_location(dest, names)
         refuse_both_stores(one, other)
         if one.is_store or other.is_store:
-            raise ConfigError("stores are not moved yet")
+            from dflashctl.cli.store_relay import relay_store
+
+            if not is_dry_run:
+                self._remember(
+                    "path", str(one), str(other), ["path", source, dest, *(["--replace"] if replace else [])]
+                )
+            relay_store(self, one, other, replace=replace, is_dry_run=is_dry_run)
+            return
         self._gate(other.host, replace)
         ends = self.ends(one.host, other.host)
         job = PathJob(one, other, replace=replace, encode=self.encode, num_lanes=self.num_lanes)
@@ -160,9 +169,15 @@ class Relay:
     def carry_out(self, job: Job, ends: tuple[End, End], what: str) -> Moved | None:
         """Raises what `move` raises, Interrupted after Ctrl-C."""
         progress = Progress()
+        return self.carried(
+            what, (ends[0].host, ends[1].host), progress, lambda: move(*ends, job, progress, self.out.say)
+        )
+
+    def carried(self, what: str, legs: tuple[str, str], progress: Progress, act: Callable[[], T]) -> T:
+        """With a board while it lasts, and a line in the history. Raises Interrupted after Ctrl-C."""
         try:
-            with self._shown(what, ends[0].host, ends[1].host, progress):
-                moved = move(*ends, job, progress, self.out.say)
+            with self._shown(what, *legs, progress):
+                moved = act()
         except KeyboardInterrupt as error:
             self._end_of("interrupted", progress, "")
             raise Interrupted(

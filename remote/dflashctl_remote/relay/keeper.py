@@ -18,6 +18,7 @@ from typing import Any
 
 from dflashctl_remote.relay.agent import Line, Refused, expand, reason, watch, within
 from dflashctl_remote.relay.chief import MANIFEST, SHARED, STEP, is_complete
+from dflashctl_remote.relay.tensors import sha256_of_ranges
 
 PART = ".relay-part"
 SPARE_BYTES = 64 << 20
@@ -47,6 +48,7 @@ class Keeper:
             "look": lambda asked: look(expand(asked["dest"])),
             "open": self.open,
             "reach": self.reach,
+            "ranges": lambda asked: self.hash_ranges(asked["path"], asked["ranges"]),
             "writers": lambda asked: self.wait_for_writers(),
             "publish": self.publish,
             "prune": lambda asked: prune(expand(asked["workdir"]), asked["run"], asked["keep"], set(asked["spare"])),
@@ -194,6 +196,15 @@ class Keeper:
         if at == self.sizes[path]:
             self.line.say({"path": path, "sha256": digest.hexdigest()}, sha=1)
 
+    def hash_ranges(self, path: str, ranges: list[tuple[int, int]]) -> list[str]:
+        """Of what has come of a file, read back."""
+        watch(900)
+        descriptor = os.open(os.path.join(self.part, "tree", within(path)), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            return list(sha256_of_ranges(descriptor, [(offset, length) for offset, length in ranges]))
+        finally:
+            os.close(descriptor)
+
     def wait_for_writers(self) -> dict[str, Any]:
         """Until nobody writes any more: whoever did has closed his connection, or will end by himself."""
         descriptor = os.open(os.path.join(self.part, "writers"), os.O_RDWR | os.O_CLOEXEC)
@@ -220,7 +231,8 @@ class Keeper:
         for path, _, mode, mtime_ns in asked["files"]:
             full = os.path.join(tree, path)
             os.chmod(full, stat.S_IMODE(mode) & 0o777 | stat.S_IRUSR)
-            os.utime(full, ns=(mtime_ns, mtime_ns))
+            if mtime_ns:
+                os.utime(full, ns=(mtime_ns, mtime_ns))
         for path, said in asked["links"]:
             os.symlink(said, os.path.join(tree, within(path)))
         for folder, _, _ in os.walk(tree):

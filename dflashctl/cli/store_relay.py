@@ -1,0 +1,102 @@
+"""A relay that has a store at one end: S3 at either, a Hugging Face repository as a source."""
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dflashctl.errors import ConfigError
+from dflashctl.operations.relay.progress import Progress
+from dflashctl.operations.relay.stores import Brought, down, up
+from dflashctl.stages.relay.path import Location
+from dflashctl.transport.stores import FileSink, FileSource
+from dflashctl.views.relay import moved_text
+
+if TYPE_CHECKING:
+    from dflashctl.cli.run_relay import Relay
+    from dflashctl.transport.s3 import S3Place
+
+
+def relay_store(relay: "Relay", source: Location, dest: Location, *, replace: bool, is_dry_run: bool) -> None:
+    """Raises what a relay raises."""
+    progress = Progress()
+    if source.is_store:
+        name = source.path.rstrip("/").rpartition("/")[2].partition("@")[0]
+        path = dest.path if not dest.path.endswith("/") else f"{dest.path}{name}"
+        store = _source(relay, source.path)
+        try:
+            if is_dry_run:
+                _show(relay, source, f"{dest.host}:{path}", [(file.path, file.size_bytes) for file in store.files()])
+                return
+            end = relay.end(dest.host)
+            brought = relay.carried(
+                str(source),
+                ("the store", dest.host),
+                progress,
+                lambda: down(
+                    store,
+                    end,
+                    path,
+                    progress,
+                    relay.out.say,
+                    replace=replace,
+                    about={"kind": "path", "from": store.name},
+                ),
+            )
+        finally:
+            store.close()
+    else:
+        path = dest.path if not dest.path.endswith("/") else dest.path + source.path.rstrip("/").rpartition("/")[2]
+        place = s3_place(relay, path)
+        end = relay.end(source.host)
+        if is_dry_run:
+            _show(relay, source, path, [])
+            return
+        brought = relay.carried(
+            str(source),
+            (source.host, "the store"),
+            progress,
+            lambda: up(end, source.path, partial(_sink, place, path), progress),
+        )
+    _tell(relay, str(source), dest, brought)
+
+
+def _show(relay: "Relay", source: Location, dest: str, files: list[tuple[str, int]]) -> None:
+    lines = [f"{source} -> {dest}", *(f"  {path}  {size}" for path, size in files)]
+    relay.out.result({"source": str(source), "dest": dest, "files": files}, "\n".join(lines))
+
+
+def _tell(relay: "Relay", what: str, dest: Location, brought: Brought) -> None:
+    text = moved_text(what, dest.host or "the store", brought.moved)
+    if brought.num_unproven:
+        text += f"; of {brought.num_unproven} files the store tells no sha256: they are as they were read from it"
+    relay.out.result({**brought.moved.__dict__, "num_unproven": brought.num_unproven}, text)
+
+
+def _source(relay: "Relay", url: str) -> FileSource:
+    if url.startswith("hf://"):
+        from dflashctl.transport.hub import open_hub
+
+        return open_hub(url, os.environ)
+    from dflashctl.transport.s3 import open_s3, s3_client
+    from dflashctl.transport.s3_source import S3Source
+
+    place = open_s3(url, relay.inventory.content, os.environ)
+    return S3Source(s3_client(place.spec, os.environ), place.bucket, place.prefix, url)
+
+
+def s3_place(relay: "Relay", url: str) -> "S3Place":
+    """Raises ConfigError."""
+    if not url.startswith("s3://"):
+        raise ConfigError("a Hugging Face repository can only be read from here", hint="hf upload")
+    from dflashctl.transport.s3 import open_s3
+
+    return open_s3(url, relay.inventory.content, os.environ)
+
+
+def _sink(place: "S3Place", url: str, is_file: bool) -> tuple[FileSink, str]:
+    from dflashctl.transport.s3 import s3_client
+    from dflashctl.transport.s3_sink import S3Sink
+
+    folder, _, name = place.prefix.rpartition("/")
+    prefix = folder if is_file else place.prefix
+    return S3Sink(s3_client(place.spec, os.environ), place.bucket, prefix, url), name
