@@ -81,7 +81,7 @@ class Writer:
     def copy(self, number: int, asked: dict[str, Any]) -> None:
         """From a file that is here already, by its place in that."""
         try:
-            for (index, offset, length), (path, base_offset) in zip(asked["pieces"], asked["bases"], strict=False):
+            for (index, offset, length), (path, base_offset) in zip(asked["pieces"], asked["bases"]):  # noqa: B905
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 try:
                     copy_range(descriptor, base_offset, self.descriptor(index), offset, length)
