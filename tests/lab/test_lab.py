@@ -16,6 +16,7 @@ import yaml
 from dflashctl.config.hosts import HostsFile
 from sshlab import Lab, LabError, means
 from sshlab.host import wait_until
+from sshlab.isolated import LARGEST_PACKET_BYTES
 from sshlab.lab import remove_abandoned
 from sshlab.processes import descendants
 
@@ -65,6 +66,15 @@ def any_operator(any_lab, tmp_path):
 def connect(address, port):
     with socket.create_connection((address, port), timeout=5):
         pass
+
+
+def operator_listens(host):
+    """At the address that the host knows the operator by."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host.address, 1))
+        listener = socket.create_server((probe.getsockname()[0], 0))
+    listener.settimeout(20)
+    return listener
 
 
 def connects(host, other):
@@ -368,6 +378,36 @@ def test_a_delayed_link_takes_its_time(ns_lab, ct129):
         connect(ct129.address, ct129.port)
         assert time.monotonic() - started >= 0.2
     connect(ct129.address, ct129.port)
+
+
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_a_slow_link_takes_its_time_both_ways(ns_lab, ct129, is_sent):
+    """Its burst goes at once; the rest cannot be quicker, whatever else runs."""
+    num_bytes, rate_bits_per_s = 512 << 10, 8e6
+    text = (
+        "import socket, sys\n"
+        "with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as end:\n"
+        "    if sys.argv[3] == 'True':\n"
+        "        while end.recv(65536): pass\n"
+        "    else:\n"
+        f"        end.sendall(bytes({num_bytes}))\n"
+    )
+    with ct129.rate(rate_bits_per_s), operator_listens(ct129) as listener:
+        words = ["/usr/bin/python3", "-c", text, *map(str, listener.getsockname()), str(is_sent)]
+        other = threading.Thread(target=ct129.exec, args=(words,))
+        began_s = time.monotonic()
+        other.start()
+        end, _ = listener.accept()
+        with end:
+            if is_sent:
+                end.sendall(bytes(num_bytes))
+                end.shutdown(socket.SHUT_WR)
+            while end.recv(65536):
+                pass
+        seconds = time.monotonic() - began_s
+        other.join()
+    assert seconds >= (num_bytes - LARGEST_PACKET_BYTES) * 8 / rate_bits_per_s
+    assert "tbf" not in ct129.exec(["tc", "qdisc", "show"]).out
 
 
 # ---- what commands are given

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,9 @@ HERE = Path(__file__).parent
 UIDS = {"root": 0, "train": 1500}
 CLEAN = {"PATH": PATH, "TERM": "dumb"}
 START_S = 30.0
+BURST_S = 0.032
+"""Of a slow link: so long it makes up for a sender that was late, with what it could have carried meanwhile."""
+LARGEST_PACKET_BYTES = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -268,6 +271,18 @@ class IsolatedHost(Host):
             finally:
                 carrier.stdin.close()
                 carrier.wait(timeout=START_S)
+
+    @contextmanager
+    def rate(self, bits_per_s: float) -> Iterator[None]:
+        """The wire between the host and who is next to it carries so much, each way."""
+        burst_bytes = max(LARGEST_PACKET_BYTES, int(bits_per_s / 8 * BURST_S))
+        shape = ["rate", f"{bits_per_s:.0f}bit", "burst", f"{burst_bytes}b", "latency", "20ms"]
+        ends = ((self._wire.near_namespace, self._wire.near_device), (self.network, self._wire.device))
+        with ExitStack() as stack:
+            for network, device in ends:
+                _in_network(network, "tc", "qdisc", "add", "dev", device, "root", "tbf", *shape)
+                stack.callback(_in_network, network, "tc", "qdisc", "del", "dev", device, "root")
+            yield
 
     @contextmanager
     def _mounted(self, path: str) -> Iterator[None]:
