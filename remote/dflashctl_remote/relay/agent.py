@@ -13,8 +13,10 @@ from dflashctl_remote.relay import wire
 
 SILENCE_S = 40
 """The operator says something every few seconds; who hears nothing for so long is talking to nobody."""
-STALL_S = 120
-"""One MiB that takes longer than that will never go."""
+STALL_S = 60
+"""A payload of which nothing comes or goes for so long will never come to its end."""
+END_S = 5
+"""So long an agent may take to tidy up before it is ended."""
 
 
 class Refused(Exception):
@@ -76,16 +78,28 @@ def expand(path: str) -> str:
 
 def within(path: str) -> str:
     """A path of a tree, if it is one: relative, and never out of it."""
-    parts = path.split("/")
-    if not path or path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in parts):
+    if not is_path(path) or path.startswith("/") or any(part in ("", ".", "..") for part in path.split("/")):
         raise Refused("path", f"{path!r} leads out of its folder, or is no path")
     return path
+
+
+def is_path(path: Any) -> bool:
+    """Whether a file could have that name at all."""
+    try:
+        return isinstance(path, str) and path != "" and b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+
+
+def leads_out(path: str, said: str) -> bool:
+    """Whether what a link at a path of a tree says, leads out of that tree, by its letters alone."""
+    target = os.path.normpath(os.path.join(os.path.dirname(path), said))
+    return not is_path(said) or os.path.isabs(said) or target == ".." or target.startswith("../")
 
 
 def main(role: str, sentinel: str) -> int:
     from dflashctl_remote.relay import chief, keeper, reader, writer
 
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.umask(0o077)
@@ -100,8 +114,18 @@ def main(role: str, sentinel: str) -> int:
         "keeper": keeper.Keeper,
         "reader": reader.Reader,
         "writer": writer.Writer,
+        "pusher": reader.Reader,
     }
     agent = roles[role](line)
+
+    def fall_silent(*_: Any) -> None:
+        # Tidying up may hang, too.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(END_S)
+        agent.end()
+        os._exit(1)
+
+    signal.signal(signal.SIGALRM, fall_silent)
     problem: BaseException | None = None
     try:
         while True:

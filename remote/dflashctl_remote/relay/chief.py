@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -11,7 +12,7 @@ import stat
 from collections.abc import Callable
 from typing import Any
 
-from dflashctl_remote.relay.agent import Line, Refused, expand, watch, within
+from dflashctl_remote.relay.agent import Line, Refused, expand, leads_out, watch, within
 from dflashctl_remote.relay.tensors import read_table, sha256_of_ranges, width_of
 
 MANIFEST = "manifest.json"
@@ -96,8 +97,10 @@ def find(workdir: str, run: str | None) -> dict[str, Any]:
     runs: list[tuple[str, float]] = []
     for name in sorted(os.listdir(place)) if os.path.isdir(place) else []:
         steps = steps_of(os.path.join(place, name))
-        if steps:
-            runs.append((name, os.stat(os.path.join(place, name, "checkpoints", steps[-1][1], MANIFEST)).st_mtime))
+        # Pruned meanwhile: then it is as if it had never been.
+        with contextlib.suppress(FileNotFoundError):
+            if steps:
+                runs.append((name, os.stat(os.path.join(place, name, "checkpoints", steps[-1][1], MANIFEST)).st_mtime))
     runs.sort(key=lambda row: -row[1])
     chosen = run if run is not None else (runs[0][0] if runs else None)
     answer: dict[str, Any] = {"workdir": workdir, "runs": runs, "run": chosen, "exists": False, "steps": []}
@@ -142,6 +145,13 @@ def scan(path: str, is_checkpoint: bool, with_state: bool) -> dict[str, Any]:
     root = os.path.abspath(path)
     if not os.path.lexists(root):
         raise Refused("missing", f"{root}: there is no such file or folder")
+    try:
+        return scan_what_is_there(root, is_checkpoint, with_state)
+    except FileNotFoundError as error:
+        raise Refused("missing", f"{error.filename} vanished while it was looked at") from None
+
+
+def scan_what_is_there(root: str, is_checkpoint: bool, with_state: bool) -> dict[str, Any]:
     if is_checkpoint:
         return with_need(scan_checkpoint(root, with_state))
     real = os.path.realpath(root)
@@ -172,7 +182,7 @@ def scan_checkpoint(root: str, with_state: bool) -> dict[str, Any]:
         raise Refused("incomplete", f"{root} has no {MANIFEST}: it was never finished")
     try:
         entries = [(str(entry["path"]), int(entry["size_bytes"])) for entry in json.loads(text)["files"]]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise Refused("corrupt", f"{root}/{MANIFEST} cannot be read as a manifest") from None
     files = []
     for name, size in entries:
@@ -205,9 +215,10 @@ def walk(root: str, below: str, tree: dict[str, Any]) -> None:
 
 def safe_link(root: str, path: str) -> str:
     """What a link says, if that stays in the tree."""
-    said = os.readlink(os.path.join(root, path))
-    target = os.path.normpath(os.path.join(os.path.dirname(path), said))
-    if os.path.isabs(said) or target == ".." or target.startswith("../"):
+    full = os.path.join(root, path)
+    said = os.readlink(full)
+    # Other links on the way may lead elsewhere than the letters do.
+    if leads_out(path, said) or not (os.path.realpath(full) + "/").startswith(root.rstrip("/") + "/"):
         raise Refused("link", f"{root}/{path} is a symbolic link out of its folder (to {said})")
     return said
 
@@ -230,16 +241,23 @@ def row(root: str, path: str) -> list[Any]:
 def hash_files(root: str, paths: list[str]) -> list[str]:
     digests = []
     for path in paths:
-        digest = hashlib.sha256()
-        with open(os.path.join(root, path), "rb") as file:
-            while True:
-                watch(120)
-                piece = file.read(1 << 20)
-                if not piece:
-                    break
-                digest.update(piece)
-        digests.append(digest.hexdigest())
+        full = os.path.join(root, path)
+        try:
+            digests.append(hash_file(full))
+        except FileNotFoundError:
+            raise Refused("missing", f"{full} is gone") from None
     return digests
+
+
+def hash_file(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while True:
+            watch(120)
+            piece = file.read(1 << 20)
+            if not piece:
+                return digest.hexdigest()
+            digest.update(piece)
 
 
 def hash_tensors(path: str, names: list[str] | None, sample_bytes: int | None) -> dict[str, Any]:

@@ -40,12 +40,17 @@ def read_exactly(fd: int, num_bytes: int) -> bytes:
     """Raises EOFError if the other side has gone."""
     pieces = []
     while num_bytes:
-        piece = os.read(fd, min(num_bytes, 1 << 20))
-        if not piece:
-            raise EOFError("the other side has gone")
-        pieces.append(piece)
-        num_bytes -= len(piece)
+        pieces.append(read_some(fd, min(num_bytes, 1 << 20)))
+        num_bytes -= len(pieces[-1])
     return b"".join(pieces)
+
+
+def read_some(fd: int, most_bytes: int) -> bytes:
+    """At least one byte. Raises EOFError if the other side has gone."""
+    piece = os.read(fd, most_bytes)
+    if not piece:
+        raise EOFError("the other side has gone")
+    return piece
 
 
 def read_message(fd: int) -> tuple[dict[str, Any], Any]:

@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from dflashctl_remote.relay import codec, wire
-from dflashctl_remote.relay.agent import Line, Refused, reason, watch, within
+from dflashctl_remote.relay.agent import STALL_S, Line, Refused, reason, watch, within
 from dflashctl_remote.relay.reader import hole_covers, read_range
 
 MOST_OPEN = 64
@@ -55,20 +55,33 @@ class Writer:
                     raise ValueError(f"{self.left} bytes came, {asked['size']} were asked for")
                 for index, offset, length in asked["pieces"]:
                     self.pour(index, offset, length)
+            elif self.left > asked["size"]:
+                raise ValueError(f"{self.left} bytes came for {asked['size']}")
             else:
-                stored, self.left = wire.read_exactly(self.line.asked, self.left), 0
-                self.put(asked, self.decoded(told["how"], stored, asked))
+                self.put(asked, self.decoded(told["how"], self.taken(self.left), asked))
         except OSError as error:
             problem = reason(error)
         except ValueError as error:
             problem = str(error)
         while self.left:
-            self.left -= len(wire.read_exactly(self.line.asked, min(self.left, STEP_BYTES)))
+            self.taken(min(self.left, STEP_BYTES))
+        watch(STALL_S)
         verdict = wire.parse(wire.read_exactly(self.line.asked, wire.HEADER_BYTES))
         if problem:
             self.line.say({"text": problem}, id=number, bad=1)
         elif verdict.get("ok") == 1:
             self.note(number, asked["key"])
+
+    def taken(self, num_bytes: int) -> bytes:
+        """Of the payload; slow is not dead."""
+        pieces = []
+        while num_bytes:
+            watch(STALL_S)
+            piece = wire.read_some(self.line.asked, min(num_bytes, STEP_BYTES))
+            self.left -= len(piece)
+            num_bytes -= len(piece)
+            pieces.append(piece)
+        return b"".join(pieces)
 
     def note(self, number: int, key: str) -> None:
         try:
@@ -118,7 +131,7 @@ class Writer:
         descriptor = self.descriptor(index)
         view = memoryview(self.room)
         while length:
-            watch(120)
+            watch(STALL_S)
             got = os.readv(self.line.asked, [view[: min(length, STEP_BYTES)]])
             if not got:
                 raise EOFError("the operator has gone")
