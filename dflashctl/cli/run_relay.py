@@ -31,6 +31,7 @@ from dflashctl.stages.train.place import Place
 from dflashctl.transport.bulk import ByteStream, open_stream
 from dflashctl.transport.pool import Pool
 from dflashctl.transport.shell import Script
+from dflashctl.transport.talk import COMMAND
 from dflashctl.views.relay import board, line, moved_text
 
 T = TypeVar("T")
@@ -170,8 +171,24 @@ class Relay:
         """Raises what `move` raises, Interrupted after Ctrl-C."""
         progress = Progress()
         return self.carried(
-            what, (ends[0].host, ends[1].host), progress, lambda: move(*ends, job, progress, self.out.say)
+            what,
+            (ends[0].host, ends[1].host),
+            progress,
+            lambda: move(*ends, job, progress, self.out.say, direct=self._direct(ends[0].host, ends[1].host)),
         )
+
+    def _direct(self, source: str, target: str) -> tuple[str, ...] | None:
+        """What the source types to come to the target, if hosts.yaml says that it can."""
+        for route in self.inventory.content.relay.direct:
+            if (route.source, route.destination) == (source, target):
+                options = (
+                    "-oBatchMode=yes",
+                    "-oCompression=no",
+                    "-oServerAliveInterval=5",
+                    "-oClearAllForwardings=yes",
+                )
+                return ("ssh", *options, "-oCiphers=^aes128-gcm@openssh.com", "-T", route.ssh, COMMAND)
+        return None
 
     def carried(self, what: str, legs: tuple[str, str], progress: Progress, act: Callable[[], T]) -> T:
         """With a board while it lasts, and a line in the history. Raises Interrupted after Ctrl-C."""

@@ -46,9 +46,19 @@ class HostSpec(Spec):
     """stop, resume, replace and changes of environments then need `--touch NAME`."""
 
 
+class DirectRoute(Spec):
+    """A host that reaches another by itself: bytes between them need not pass this machine."""
+
+    source: str
+    destination: str
+    ssh: str
+    """What the source's own ssh calls it: a name that its ssh_config and known_hosts know; its key asks nothing."""
+
+
 class RelaySection(Spec):
     unreachable: tuple[tuple[str, str], ...] = ()
     """Pairs of hosts that cannot reach each other: everything between them goes through the operator's machine."""
+    direct: tuple[DirectRoute, ...] = ()
     source: str | None = None
     """Where `relay ckpt` takes from if --from is not given."""
     destination: str | None = None

@@ -16,7 +16,7 @@ from dflashctl.transport.files import read_script
 from dflashctl.transport.shell import Script
 from dflashctl_remote.relay import wire
 
-Role = Literal["chief", "reader", "keeper", "writer"]
+Role = Literal["chief", "reader", "pusher", "keeper", "writer"]
 ASK_S = 120.0
 PING_S = 5.0
 END_S = 3.0
@@ -36,11 +36,14 @@ class End:
     """Folder of the bundle there."""
     open_stream: Callable[[Script, str], ByteStream]
 
+    def script(self, role: Role, sentinel: str) -> Script:
+        values = (("python", self.python), ("bundle", self.bundle), ("role", role), ("sentinel", sentinel))
+        return Script(f"relay {role}", _SCRIPT, values)
+
     def start(self, role: Role, heard: "Callable[[dict[str, Any], Any], None] | None" = None) -> "Agent":
         """Raises HostUnreachable, JobFailed."""
         sentinel = secrets.token_hex(16)
-        values = (("python", self.python), ("bundle", self.bundle), ("role", role), ("sentinel", sentinel))
-        return Agent(self.host, role, self.open_stream(Script(f"relay {role}", _SCRIPT, values), sentinel), heard)
+        return Agent(self.host, role, self.open_stream(self.script(role, sentinel), sentinel), heard)
 
 
 class AgentRefused(DflashctlError):

@@ -207,3 +207,81 @@ def _splice(source: int, target: int, num_bytes: int) -> int:
     data = os.read(source, min(num_bytes, 1 << 16))
     wire.write_all(target, data)
     return len(data)
+
+
+class DirectLane:
+    """The same where the source reaches the target by itself: what passes here are only the words about it."""
+
+    def __init__(
+        self,
+        pusher: Agent,
+        take: Callable[[], Chunk | None],
+        on_done: Callable[[Chunk, str], None],
+        progress: Progress,
+        encode: str,
+    ) -> None:
+        self.pusher = pusher
+        self._take, self._on_done, self._progress, self._encode = take, on_done, progress, encode
+        self._unconfirmed: dict[int, Chunk] = {}
+        self._hows: dict[int, str] = {}
+        self._lock = threading.Condition()
+        self._problem: BaseException | None = None
+
+    def run(self) -> None:
+        """Raises as `Lane.run`."""
+        while True:
+            with self._lock:
+                while len(self._unconfirmed) >= AHEAD and self._problem is None:
+                    self._wait()
+            self._raise_problem()
+            chunk = self._take()
+            if chunk is None:
+                break
+            with self._lock:
+                self._unconfirmed[chunk.number] = chunk
+            place = {**chunk.question(), "key": chunk.key}
+            question = {**chunk.question(), "encode": self._encode, "place": place}
+            if chunk.kind == "base":
+                question["bases"], place["bases"] = chunk.source_bases(), chunk.target_bases()
+            self.pusher.tell("read", question, id=chunk.number)
+        with self._lock:
+            while self._unconfirmed and self._problem is None:
+                self._wait()
+        self._raise_problem()
+
+    def heard(self, fields: dict[str, Any], payload: Any) -> None:
+        done: Chunk | None = None
+        with self._lock:
+            if fields.get("gone"):
+                self._problem = self._problem or self.pusher.lost()
+            elif fields.get("bad"):
+                is_source = "file" in payload
+                self._problem = self._problem or (
+                    SourceBad(int(payload["file"]), payload["why"], payload["text"])
+                    if is_source
+                    else TargetBad(payload["text"])
+                )
+            elif "sent" in fields:
+                self._hows[fields["id"]] = fields["how"]
+                self._progress.add(sent_bytes=int(fields["sent"]))
+            else:
+                done = self._unconfirmed.pop(fields["id"])
+            self._lock.notify_all()
+        if done is not None:
+            self._on_done(done, self._hows.pop(done.number, "raw"))
+
+    def stop(self) -> None:
+        with self._lock:
+            self._problem = self._problem or Stopped()
+            self._lock.notify_all()
+
+    def close(self) -> None:
+        self.pusher.close()
+
+    def _wait(self) -> None:
+        if not self._lock.wait(STALL_S):
+            raise self.pusher.lost()
+
+    def _raise_problem(self) -> None:
+        if self._problem is not None:
+            raise self._problem

@@ -4,6 +4,7 @@ What is on the target decides what is left to do: the keeper's journal, never a 
 """
 
 import contextlib
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 
 from dflashctl.errors import ArtifactError, DflashctlError, HostUnreachable, JobFailed
 from dflashctl.operations.relay.agent import Agent, AgentRefused, End, Pinger
-from dflashctl.operations.relay.lane import Lane, SourceBad, Stopped, TargetBad
+from dflashctl.operations.relay.lane import DirectLane, Lane, SourceBad, Stopped, TargetBad
 from dflashctl.operations.relay.progress import Progress
 from dflashctl.operations.relay.tree import Chunk, Frontier, Known, Tree, cut, tree_of
 from dflashctl.operations.relay.wanted import Job, Wanted
@@ -64,9 +65,12 @@ def move(
     progress: Progress,
     say: Say,
     *,
+    direct: tuple[str, ...] | None = None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Moved | None:
     """Until the tree has its final name on the target. None: it had it before.
+
+    `direct`: what the source's own machine types to come to a shell on the target; None: through this one.
 
     Raises ArtifactError, JobFailed, ConfigError, HostUnreachable.
     """
@@ -76,7 +80,7 @@ def move(
         before = progress.sent_bytes
         try:
             with contextlib.ExitStack() as stack:
-                return _Try(source, target, progress, say, pause, stack).run(job, num_tries)
+                return _Try(source, target, progress, say, pause, stack, direct).run(job, num_tries)
         except _Again as again:
             num_changes += 1
             if num_changes > NUM_CHANGES:
@@ -158,12 +162,13 @@ class _Try:
         say: Say,
         pause: Callable[[float], None],
         stack: contextlib.ExitStack,
+        direct: tuple[str, ...] | None,
     ) -> None:
-        self._source, self._target = source, target
+        self._source, self._target, self._direct = source, target, direct
         self._progress, self._say, self._pause, self._stack = progress, say, pause, stack
         self._lock = threading.Condition()
         self._due: list[Chunk] = []
-        self._lanes: list[Lane] = []
+        self._lanes: list[Lane | DirectLane] = []
         self._threads: list[threading.Thread] = []
         self._problem: BaseException | None = None
         self._sha256s: dict[str, str] = {}
@@ -360,8 +365,8 @@ class _Try:
 
     def _open_lane(
         self, root: str, files: list[Any], part: str, paths: list[str], on_done: Any, pinger: Pinger
-    ) -> Lane:
-        heard: list[Lane] = []
+    ) -> Lane | DirectLane:
+        heard: list[Lane | DirectLane] = []
         waiting: list[tuple[Any, Any]] = []
 
         def hear(fields: dict[str, Any], payload: Any) -> None:
@@ -370,6 +375,37 @@ class _Try:
             else:
                 waiting.append((fields, payload))
 
+        agents: list[Agent] = []
+        lane: Lane | DirectLane
+        try:
+            if self._direct is not None:
+                agents.append(self._source.start("pusher", hear))
+                self._push(agents[0], self._direct, root, files, part, paths)
+            else:
+                agents += self._pair(hear, root, files, part, paths)
+        except BaseException:
+            for agent in agents:
+                agent.close()
+            raise
+        if self._direct is not None:
+            lane = DirectLane(agents[0], self._take, on_done, self._progress, self._wanted.encode)
+        else:
+            lane = Lane(agents[0], agents[1], self._take, on_done, self._progress, self._wanted.encode)
+        heard.append(lane)
+        for told in waiting:
+            lane.heard(*told)
+        with self._lock:
+            self._lanes.append(lane)
+            self._progress.num_lanes = len(self._lanes)
+            if self._problem is not None:
+                lane.stop()
+        for agent in agents:
+            pinger.add(agent)
+            self._stack.callback(pinger.drop, agent)
+        return lane
+
+    def _pair(self, hear: Any, root: str, files: list[Any], part: str, paths: list[str]) -> list[Agent]:
+        """A reader and a writer, opened at once."""
         agents: list[Agent] = []
         try:
             with ThreadPoolExecutor(2) as threads:
@@ -389,19 +425,16 @@ class _Try:
             for agent in agents:
                 agent.close()
             raise
-        lane = Lane(reader, writer, self._take, on_done, self._progress, self._wanted.encode)
-        heard.append(lane)
-        for told in waiting:
-            lane.heard(*told)
-        with self._lock:
-            self._lanes.append(lane)
-            self._progress.num_lanes = len(self._lanes)
-            if self._problem is not None:
-                lane.stop()
-        for agent in agents:
-            pinger.add(agent)
-            self._stack.callback(pinger.drop, agent)
-        return lane
+        return agents
+
+    def _push(
+        self, pusher: Agent, argv: tuple[str, ...], root: str, files: list[Any], part: str, paths: list[str]
+    ) -> None:
+        sentinel = secrets.token_hex(16)
+        script = f"{{\n{self._target.script('writer', sentinel).source()}\n}}; exit\n"
+        asked = {"argv": argv, "script": script, "sentinel": sentinel, "open": {"part": part, "files": paths}}
+        told = pusher.ask("direct", asked)
+        pusher.ask("open", {"root": root, "files": files, "methods": told["methods"]})
 
     def _stop_lanes(self) -> None:
         with self._lock:
@@ -414,7 +447,7 @@ class _Try:
         with self._lock:
             lanes, self._lanes = self._lanes, []
         with ThreadPoolExecutor(MOST_LANES) as threads:
-            list(threads.map(Lane.close, lanes))
+            list(threads.map(lambda lane: lane.close(), lanes))
 
     def _told_problem(self, problem: BaseException, tree: Tree) -> BaseException:
         if isinstance(problem, SourceBad):

@@ -13,6 +13,7 @@ from typing import Any
 from dflashctl_remote.relay import codec, wire
 from dflashctl_remote.relay.agent import Line, Refused, reason, watch
 from dflashctl_remote.relay.chief import version_of
+from dflashctl_remote.relay.push import Push
 
 MOST_OPEN = 64
 STEP_BYTES = 1 << 20
@@ -44,6 +45,8 @@ class Reader:
         self.sender: threading.Thread | None = None
         self.due: queue.Queue[tuple[dict[str, Any], dict[str, Any]] | None] = queue.Queue()
         self.method = (codec.available() or ("",))[0]
+        self.push: Push | None = None
+        """The way to the writer, if it does not lead through the operator."""
 
     def answer(self, fields: dict[str, Any], asked: Any) -> None:
         op = fields["op"]
@@ -52,10 +55,10 @@ class Reader:
             self.root, self.files = asked["root"], asked["files"]
             self.method = next((name for name in codec.available() if name in asked["methods"]), "")
             self.line.say({"methods": list(codec.available())}, op=op)
-        elif op == "methods":
-            self.line.say(list(codec.available()), op=op)
-        elif op == "version":
-            self.files[asked["file"]][1:4] = asked["version"]
+        elif op == "direct":
+            self.push = Push(self.line, asked["argv"], asked["script"], asked["sentinel"])
+            self.line.say(self.push.ask("open", asked["open"]), op=op)
+            self.push.listen()
         elif op == "read":
             if self.sender is None:
                 self.sender = threading.Thread(target=self.send_all, daemon=True)
@@ -86,6 +89,8 @@ class Reader:
         if asked["encode"] == "no" or not self.method or asked["size"] < 4096:
             return None
         if asked["encode"] == "auto" and not self.link.is_slow(has_base=bool(asked.get("bases"))):
+            return None
+        if self.is_hole(asked):
             return None
         return self.encoders.submit(self.encoded, asked)
 
@@ -129,23 +134,35 @@ class Reader:
         try:
             stored = coming.result() if coming is not None else b""
             if stored:
-                self.send_bytes(number, "base" if asked.get("bases") else "planes", stored)
+                self.send_bytes(number, asked, "base" if asked.get("bases") else "planes", stored)
             elif len(asked["pieces"]) > MANY:
-                self.send_bytes(number, "raw", self.gather(asked))
+                self.send_bytes(number, asked, "raw", self.gather(asked))
             else:
                 self.send_raw(number, asked)
         except Changed as changed:
+            if self.push is not None:
+                self.push.refuse(number)
             self.line.say({"file": changed.index, "why": changed.why, "text": changed.text}, id=number, bad=1)
             return
-        self.line.say(id=number, ok=1)
+        if self.push is not None:
+            self.push.confirm(number)
+        else:
+            self.line.say(id=number, ok=1)
 
-    def send_bytes(self, number: int, how: str, data: bytes) -> None:
+    def out(self, number: int, asked: dict[str, Any], how: str, size: int) -> int:
+        """Where the payload goes; its header has gone there."""
+        if self.push is not None:
+            return self.push.begin(number, asked["place"], how, size)
+        wire.write_all(self.line.answers, wire.header(id=number, how=how, n=size))
+        return self.line.answers
+
+    def send_bytes(self, number: int, asked: dict[str, Any], how: str, data: bytes) -> None:
         began_s = time.perf_counter()
         view = memoryview(data)
-        with self.line.lock:
-            wire.write_all(self.line.answers, wire.header(id=number, how=how, n=len(data)))
+        with self.line.lock if self.push is None else self.push.lock:
+            out = self.out(number, asked, how, len(data))
             for at in range(0, len(view), STEP_BYTES):
-                wire.write_all(self.line.answers, view[at : at + STEP_BYTES])
+                wire.write_all(out, view[at : at + STEP_BYTES])
                 watch(120)
         self.link.sent(len(data), time.perf_counter() - began_s)
 
@@ -154,26 +171,26 @@ class Reader:
         for index, _, _ in asked["pieces"]:
             self.descriptor(index)
         if self.is_hole(asked):
-            self.line.say(id=number, how="zeros", n=0)
+            self.send_bytes(number, asked, "zeros", b"")
         else:
             began_s = time.perf_counter()
-            with self.line.lock:
-                wire.write_all(self.line.answers, wire.header(id=number, how="raw", n=asked["size"]))
+            with self.line.lock if self.push is None else self.push.lock:
+                out = self.out(number, asked, "raw", asked["size"])
                 for index, offset, length in asked["pieces"]:
-                    self.copy(index, offset, length)
+                    self.copy(out, index, offset, length)
             self.link.sent(asked["size"], time.perf_counter() - began_s)
         for index, _, _ in asked["pieces"]:
             self.check(index, os.fstat(self.descriptor(index)))
 
-    def copy(self, index: int, offset: int, length: int) -> None:
+    def copy(self, out: int, index: int, offset: int, length: int) -> None:
         """What a file lacks by now is made up for; that it does is seen afterwards."""
         descriptor = self.descriptor(index)
         end = offset + length
         while offset < end:
             watch(120)
-            sent = os.sendfile(self.line.answers, descriptor, offset, min(STEP_BYTES, end - offset))
+            sent = os.sendfile(out, descriptor, offset, min(STEP_BYTES, end - offset))
             if not sent:
-                wire.write_all(self.line.answers, bytes(end - offset))
+                wire.write_all(out, bytes(end - offset))
                 return
             offset += sent
 
@@ -215,11 +232,13 @@ class Reader:
             return asked["size"] > 4096 and all(
                 hole_covers(self.descriptor(index), offset, length) for index, offset, length in asked["pieces"]
             )
-        except OSError:
+        except (OSError, Changed):
             return False
 
     def end(self) -> None:
         self.due.put(None)
+        if self.push is not None:
+            self.push.end()
 
 
 class Link:
