@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import errno
 import fcntl
 import hashlib
 import json
 import os
 import queue
-import shutil
 import stat
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from dflashctl_remote.relay.agent import Line, Refused, expand, reason, watch, within
+from dflashctl_remote.relay.agent import STALL_S, Line, Refused, expand, leads_out, reason, watch, within
 from dflashctl_remote.relay.chief import MANIFEST, SHARED, STEP, is_complete
+from dflashctl_remote.relay.disk import (
+    boot_id,
+    exchange,
+    is_linked,
+    make_file,
+    mebibytes,
+    missing_folders,
+    remove,
+    sync_all,
+    used_bytes,
+)
 from dflashctl_remote.relay.tensors import sha256_of_ranges
 
 PART = ".relay-part"
 SPARE_BYTES = 64 << 20
-"""Left free, so that whoever else writes there is not the one who meets the full disk."""
-WRITERS_S = 60
+"""Left free, of a small disk a twentieth, so that whoever else writes there does not meet the full disk."""
+WRITERS_S = STALL_S + 30
 """Writers of a link that was cut end by themselves within this time."""
 PIECE_BYTES = 1 << 18
 SYNC_S = 4.0
@@ -36,6 +46,8 @@ class Keeper:
         self.dest = ""
         self.part = ""
         self.parent = -1
+        self.made: list[str] = []
+        """Folders above the target that were not there before, the deepest first."""
         self.sizes: dict[str, int] = {}
         self.due: queue.Queue[tuple[str, int] | None] = queue.Queue()
         self.digests: dict[str, Any] = {}
@@ -53,6 +65,7 @@ class Keeper:
             "publish": self.publish,
             "prune": lambda asked: prune(expand(asked["workdir"]), asked["run"], asked["keep"], set(asked["spare"])),
             "list": lambda asked: lists(expand(asked["workdir"])),
+            "forget": lambda asked: self.forget(set(asked["keys"])),
             "drop": lambda asked: self.drop(),
         }
         self.line.reply(questions, fields["op"], asked)
@@ -71,13 +84,18 @@ class Keeper:
         paths = [within(path) for path, _, _, _ in asked["files"]]
         for path in (*asked["dirs"], *(link for link, _ in asked["links"])):
             within(path)
-        refuse_nested(paths, [link for link, _ in asked["links"]])
+        for path, said in asked["links"]:
+            if leads_out(path, said):
+                raise Refused("link", f"{path} is a symbolic link out of its folder (to {said})")
+        refuse_nested([*paths, *(link for link, _ in asked["links"]), *asked["texts"]], asked["dirs"])
+        self.made = self.made or missing_folders(parent)
         try:
             os.makedirs(parent, exist_ok=True)
         except FileExistsError:
             raise Refused("path", f"{parent} is no folder") from None
-        if self.parent < 0:
-            self.parent = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if self.parent >= 0:
+            os.close(self.parent)
+        self.parent = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         if not self.take(parent, name):
             return {"busy": True}
         if os.path.lexists(self.dest) and not asked["replace"]:
@@ -96,7 +114,8 @@ class Keeper:
             flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
             self.parent = os.open(os.path.join(parent, "." + name + ".relay-lock"), flags, 0o600)
             return self.take(parent, name)
-        return True
+        # Somebody may have removed the folder that was locked.
+        return is_linked(self.parent)
 
     def prepare(self, asked: dict[str, Any], parent: str) -> dict[str, Any]:
         tree = os.path.join(self.part, "tree")
@@ -109,11 +128,13 @@ class Keeper:
         there = used_bytes(tree)
         free = os.statvfs(parent)
         free_bytes = free.f_bavail * free.f_frsize
-        if need > there and need - there + SPARE_BYTES > free_bytes:
+        spare = min(SPARE_BYTES, free.f_blocks * free.f_frsize // 20)
+        if need > there and need - there + spare > free_bytes:
             self.tidy()
             raise Refused(
                 "space",
-                f"{parent} has {free_bytes >> 20} MiB free, and {(need - there) >> 20} MiB are still to come",
+                f"{parent} has {mebibytes(free_bytes)} free, and {mebibytes(need - there)} are still to come"
+                f" ({mebibytes(spare)} are left to others)",
             )
         for path in asked["dirs"]:
             os.makedirs(os.path.join(tree, path), exist_ok=True)
@@ -130,23 +151,48 @@ class Keeper:
     def keep_what_counts(self, files: list[Any], tree: str) -> list[str]:
         """Of an earlier relay: chunks are known by what they hold; files that nobody wants any more are removed."""
         wanted = {path for path, _, _, _ in files}
-        for folder, _, names in os.walk(tree):
-            for name in names:
-                path = os.path.relpath(os.path.join(folder, name), tree)
-                if path not in wanted:
-                    os.unlink(os.path.join(folder, name))
-        boot, path = "boot " + boot_id(), os.path.join(self.part, "journal")
-        with open(path, "rb") as journal:
+        for folder, folders, names in os.walk(tree, topdown=False):
+            for name in (*names, *folders):
+                full = os.path.join(folder, name)
+                if os.path.isdir(full) and not os.path.islink(full):
+                    # Those that are wanted are made anew.
+                    with contextlib.suppress(OSError):
+                        os.rmdir(full)
+                elif os.path.islink(full) or os.path.relpath(full, tree) not in wanted:
+                    os.unlink(full)
+        with open(os.path.join(self.part, "journal"), "rb") as journal:
             text = journal.read()
-        if not text.startswith(boot.encode() + b"\n"):
+        is_same_boot = text.startswith(b"boot " + boot_id().encode() + b"\n")
+        if not is_same_boot:
             # What was not on the disk when the machine went down may be gone, whatever the journal says.
             marks = [int(line[7:]) for line in text.split(b"\n")[:-1] if line.startswith(b"synced ")]
-            kept = [line for line in text[: marks[-1] if marks else 0].split(b"\n")[:-1] if b" " not in line]
-            text = b"\n".join([boot.encode(), *kept, b""])
-            with open(path + ".new", "wb") as journal:
-                journal.write(text)
-            os.replace(path + ".new", path)
-        return [line.decode("ascii") for line in text.split(b"\n")[:-1] if b" " not in line]
+            text = text[: marks[-1] if marks else 0]
+        keys = [line.decode("ascii", "replace") for line in text.split(b"\n")[:-1] if b" " not in line]
+        if not is_same_boot:
+            self.write_journal(keys, is_synced=True)
+        elif not text.endswith(b"\n"):
+            # A line that was cut off must not swallow the next one.
+            self.write_journal(keys, is_synced=False)
+        return keys
+
+    def write_journal(self, keys: list[str], *, is_synced: bool) -> None:
+        path = os.path.join(self.part, "journal")
+        text = "\n".join(["boot " + boot_id(), *keys, ""])
+        with open(path + ".new", "w", encoding="ascii", errors="replace") as journal:
+            journal.write(text)
+            if is_synced:
+                journal.write(f"synced {len(text)}\n")
+            journal.flush()
+            os.fsync(journal.fileno())
+        os.replace(path + ".new", path)
+
+    def forget(self, keys: set[str]) -> dict[str, Any]:
+        """These chunks did not come as they were sent."""
+        with open(os.path.join(self.part, "journal"), "rb") as journal:
+            lines = journal.read().decode("ascii", "replace").split("\n")[:-1]
+        kept = [line for line in lines if " " not in line and line not in keys]
+        self.write_journal(kept, is_synced=False)
+        return {"kept": len(kept)}
 
     def sync_on(self) -> None:
         """What has come is on the disk every few seconds, and the journal says how much of it."""
@@ -158,8 +204,12 @@ class Keeper:
                 if size == before:
                     continue
                 sync_all(self.parent)
-                with open(path, "ab", buffering=0) as journal:
-                    journal.write(b"synced %d\n" % size)
+                # Not made anew, should it be gone by now.
+                journal = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+                try:
+                    os.write(journal, b"synced %d\n" % size)
+                finally:
+                    os.close(journal)
                 before = os.stat(path).st_size
             except OSError:
                 # No room, or published by now.
@@ -222,6 +272,7 @@ class Keeper:
 
     def publish(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Everything to the disk, then the final name: nobody ever sees a half."""
+        self.is_over.set()
         tree = os.path.join(self.part, "tree")
         for path, text in asked["texts"].items():
             full = os.path.join(tree, within(path))
@@ -240,12 +291,13 @@ class Keeper:
         watch(600)
         sync_all(self.parent)
         made = os.path.join(tree, asked["only"]) if asked["only"] else tree
-        old = ""
-        if os.path.lexists(self.dest):
-            old = self.part + ".old"
+        old = self.part + ".old"
+        if not os.path.lexists(self.dest):
+            os.rename(made, self.dest)
+        elif not exchange(made, self.dest):
             remove(old)
             os.rename(self.dest, old)
-        os.rename(made, self.dest)
+            os.rename(made, self.dest)
         os.fsync(self.parent)
         remove(old)
         remove(self.part)
@@ -256,13 +308,20 @@ class Keeper:
     def drop(self) -> dict[str, Any]:
         """Forget what has come so far."""
         if self.part:
-            remove(self.part)
+            self.remove_all()
         return {"dropped": bool(self.part)}
 
     def tidy(self) -> None:
         """Nothing has come yet: then nothing is left behind."""
         if self.part and not used_bytes(os.path.join(self.part, "tree")):
-            remove(self.part)
+            self.remove_all()
+
+    def remove_all(self) -> None:
+        remove(self.part)
+        for folder in self.made:
+            # Others may have put something there.
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
 
     def end(self) -> None:
         self.is_over.set()
@@ -279,63 +338,17 @@ def look(dest: str) -> dict[str, Any]:
     return {"dest": os.path.abspath(dest), "kind": kind, "manifest": manifest}
 
 
-def refuse_nested(paths: list[str], links: list[str]) -> None:
+def refuse_nested(names: list[str], dirs: list[str]) -> None:
     """A file twice, or beneath what is a file or a link, could only be meant to get out."""
-    leaves = set(paths) | set(links)
-    if len(leaves) != len(paths) + len(links):
+    leaves = set(names)
+    if len(leaves) != len(names) or leaves & set(dirs):
         raise Refused("path", "the source names a file twice")
-    for path in leaves:
+    for path in (*names, *dirs):
         above = os.path.dirname(path)
         while above:
             if above in leaves:
                 raise Refused("path", f"{path!r} lies beneath {above!r}, which is no folder")
             above = os.path.dirname(above)
-
-
-def make_file(path: str, size: int) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        if os.fstat(descriptor).st_size != size:
-            os.ftruncate(descriptor, size)
-    finally:
-        os.close(descriptor)
-
-
-def used_bytes(tree: str) -> int:
-    total = 0
-    for folder, _, names in os.walk(tree):
-        for name in names:
-            total += os.lstat(os.path.join(folder, name)).st_blocks * 512
-    return total
-
-
-def boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return "unknown"
-
-
-def sync_all(descriptor: int) -> None:
-    """The whole file system: one call for any number of files."""
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.syncfs(descriptor) == 0:
-            return
-    except (OSError, AttributeError):
-        pass
-    os.sync()
-
-
-def remove(path: str) -> None:
-    if not path or not os.path.lexists(path):
-        return
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        os.unlink(path)
 
 
 def note_received(workdir: str, told: dict[str, Any]) -> None:
@@ -358,7 +371,8 @@ def prune(workdir: str, run: str, keep: int, spare: set[str]) -> list[str]:
     """Removes checkpoints of a run that relays brought here, but the newest `keep`; gives the names of the removed."""
     place = os.path.join(workdir, "runs", within(run), "checkpoints")
     ours = {told["dest"] for told in received(workdir)}
-    names = sorted(name for name in os.listdir(place) if name.startswith(STEP) and name[len(STEP) :].isdigit())
+    names = [name for name in os.listdir(place) if name.startswith(STEP) and name[len(STEP) :].isdigit()]
+    names.sort(key=lambda name: int(name[len(STEP) :]))
     removed = []
     for name in names[:-keep] if keep else []:
         path = os.path.join(place, name)
