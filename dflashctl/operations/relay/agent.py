@@ -3,6 +3,7 @@
 import os
 import queue
 import secrets
+import select
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -57,6 +58,8 @@ class AgentRefused(DflashctlError):
 
     def as_error(self) -> DflashctlError:
         """What a user is told, with the exit code that fits."""
+        if self.kind == "writers":
+            return HostUnreachable(self.message, host=self.host, hint="try again in a minute")
         if self.kind in ("incomplete", "corrupt", "missing", "link", "path", "kind"):
             return ArtifactError(self.message)
         if self.kind == "exists":
@@ -77,6 +80,7 @@ class Agent:
         self.stream = stream
         self.writing = threading.Lock()
         """Held while a message goes, so that a sign of life never falls into the middle of one."""
+        self._is_closed = False
         self._heard = heard
         self._asking = threading.Lock()
         self._answers: queue.Queue[tuple[dict[str, Any], Any] | None] = queue.Queue()
@@ -103,29 +107,45 @@ class Agent:
     def send(self, data: bytes) -> None:
         try:
             with self.writing:
+                if self._is_closed:
+                    raise BrokenPipeError
                 wire.write_all(self.stream.stdin_fd, data)
         except OSError as error:
             raise self.lost() from error
 
     def ping(self) -> None:
-        """Not while a message is on its way: that is a sign of life itself."""
-        if self.writing.acquire(blocking=False):
-            try:
+        """Not while a message is on its way: that is a sign of life itself. Waits for nobody."""
+        if not self.writing.acquire(blocking=False):
+            return
+        try:
+            poll = select.poll()
+            poll.register(self.stream.stdin_fd, select.POLLOUT)
+            # A pipe that takes anything takes a ping.
+            if not self._is_closed and poll.poll(0):
                 wire.write_all(self.stream.stdin_fd, wire.header(op="ping"))
-            except (OSError, ValueError):
-                pass
-            finally:
-                self.writing.release()
+        except OSError:
+            # Whoever next has something to say finds out.
+            pass
+        finally:
+            self.writing.release()
 
     def lost(self) -> HostUnreachable:
         return self.stream.error("the relay")
 
     def close(self) -> None:
         """Nothing may be written by others any more. The agent ends by itself when it finds its input at an end."""
-        with self.writing:
+        if not self.writing.acquire(timeout=END_S):
+            self.stream.cut()
+            self.writing.acquire()
+        try:
+            if self._is_closed:
+                return
+            self._is_closed = True
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, self.stream.stdin_fd, inheritable=False)
             os.close(nothing)
+        finally:
+            self.writing.release()
         if self._listener.ident is not None:
             self._listener.join(END_S)
             if self._listener.is_alive():
@@ -156,7 +176,8 @@ class Agent:
                     self._heard(fields, payload)
                 else:
                     self._answers.put((fields, payload))
-        except (EOFError, OSError, ValueError):
+        except (EOFError, OSError, ValueError, KeyError, TypeError):
+            # It has gone, or talks nonsense: to nobody, from now on.
             pass
         finally:
             self._answers.put(None)

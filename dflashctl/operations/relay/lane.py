@@ -7,9 +7,10 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from dflashctl.errors import JobFailed
 from dflashctl.operations.relay.agent import Agent
 from dflashctl.operations.relay.progress import Progress
 from dflashctl.operations.relay.tree import Chunk
@@ -39,6 +40,17 @@ class Stopped(Exception):
     """Another has ended the relay."""
 
 
+@contextlib.contextmanager
+def _sense(host: str) -> Iterator[None]:
+    """Who says what no agent of ours says is not listened to any further."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        raise JobFailed(
+            f"{host}: the relay's agent there talks nonsense ({error}); nothing was published", host=host
+        ) from error
+
+
 class Lane:
     """Takes chunks until there are none, in a thread of its own. `on_done` is called for each that is on the target."""
 
@@ -59,7 +71,11 @@ class Lane:
         self._is_closed = False
 
     def run(self) -> None:
-        """Raises SourceBad, TargetBad, HostUnreachable."""
+        """Raises SourceBad, TargetBad, HostUnreachable, JobFailed."""
+        with _sense(self.reader.host):
+            self._run()
+
+    def _run(self) -> None:
         asked: collections.deque[Chunk] = collections.deque()
         is_more = True
         while True:
@@ -89,10 +105,19 @@ class Lane:
                 self._problem = self._problem or TargetBad(payload["text"])
                 done = None
             else:
-                done = self._unconfirmed.pop(fields["id"])
+                done = self._unconfirmed[fields["id"]]
             self._lock.notify_all()
         if done is not None:
             self._on_done(*done)
+            # Only now: whoever finds nothing unconfirmed takes all for done.
+            with self._lock:
+                del self._unconfirmed[done[0].number]
+                self._lock.notify_all()
+
+    def cut(self) -> None:
+        """If `run` does not end by `stop`: whoever waits in a pipe is woken."""
+        for agent in (self.reader, self.writer):
+            agent.stream.cut()
 
     def stop(self) -> None:
         """Lets `run` end soon. Whoever waits for that may then `close`."""
@@ -132,6 +157,8 @@ class Lane:
         head = self._read(wire.HEADER_BYTES)
         told = wire.parse(head)
         self._check(told)
+        if told["id"] != chunk.number or told.get("n", 0) > chunk.size:
+            raise ValueError(f"chunk {told['id']} of {told.get('n', 0)} bytes for {chunk.number} of {chunk.size}")
         self._expect(chunk, str(told["how"]))
         try:
             with self.writer.writing:
@@ -229,6 +256,10 @@ class DirectLane:
 
     def run(self) -> None:
         """Raises as `Lane.run`."""
+        with _sense(self.pusher.host):
+            self._run()
+
+    def _run(self) -> None:
         while True:
             with self._lock:
                 while len(self._unconfirmed) >= AHEAD and self._problem is None:
@@ -265,10 +296,16 @@ class DirectLane:
                 self._hows[fields["id"]] = fields["how"]
                 self._progress.add(sent_bytes=int(fields["sent"]))
             else:
-                done = self._unconfirmed.pop(fields["id"])
+                done = self._unconfirmed[fields["id"]]
             self._lock.notify_all()
         if done is not None:
             self._on_done(done, self._hows.pop(done.number, "raw"))
+            with self._lock:
+                del self._unconfirmed[done.number]
+                self._lock.notify_all()
+
+    def cut(self) -> None:
+        self.pusher.stream.cut()
 
     def stop(self) -> None:
         with self._lock:

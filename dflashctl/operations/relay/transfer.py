@@ -32,6 +32,9 @@ GAIN = 1.1
 """A further lane must have made it so much faster, or none follows."""
 LOOK_S = 1.0
 BUSY_S = 2.0
+OPEN_S = 180.0
+STOP_S = 3.0
+"""So long a lane may take to stop; then its links are cut."""
 HASH_BYTES = 256 << 20
 
 
@@ -58,6 +61,10 @@ class _Again(Exception):
         self.text = text
 
 
+class _Overtaken(Exception):
+    """Another relay has published there while this one waited: look again."""
+
+
 def move(
     source: End,
     target: End,
@@ -74,10 +81,9 @@ def move(
 
     Raises ArtifactError, JobFailed, ConfigError, HostUnreachable.
     """
-    num_tries = num_changes = num_idle = 0
+    num_tries = num_changes = num_idle = most_bytes = 0
     while True:
         num_tries += 1
-        before = progress.sent_bytes
         try:
             with contextlib.ExitStack() as stack:
                 return _Try(source, target, progress, say, pause, stack, direct).run(job, num_tries)
@@ -88,14 +94,19 @@ def move(
                     f"{again.text}, again and again while it was relayed", hint="relay what is finished"
                 ) from again
             say(f"{again.text}: that is sent again")
-        except AgentRefused as refused:
-            raise refused.as_error() from refused
-        except HostUnreachable as lost:
-            num_idle = 0 if progress.sent_bytes > before else num_idle + 1
+        except _Overtaken:
+            pass
+        except (AgentRefused, HostUnreachable) as problem:
+            error = problem.as_error() if isinstance(problem, AgentRefused) else problem
+            if not isinstance(error, HostUnreachable):
+                raise error from problem
+            # What was sent and never came to its place is no way forward.
+            num_idle = 0 if progress.done_bytes > most_bytes else num_idle + 1
+            most_bytes = max(most_bytes, progress.done_bytes)
             if num_idle > len(DELAYS_S):
-                raise
+                raise error from problem
             delay_s = DELAYS_S[max(0, num_idle - 1)]
-            say(f"{lost.message}; trying again in {delay_s:g} s")
+            say(f"{error.message}; trying again in {delay_s:g} s")
             pause(delay_s)
         finally:
             progress.pause()
@@ -168,7 +179,9 @@ class _Try:
         self._progress, self._say, self._pause, self._stack = progress, say, pause, stack
         self._lock = threading.Condition()
         self._due: list[Chunk] = []
-        self._lanes: list[Lane | DirectLane] = []
+        self._lanes: list[tuple[Lane | DirectLane, threading.Thread]] = []
+        self._is_over = False
+        """No chunk is taken any more, no lane begun."""
         self._threads: list[threading.Thread] = []
         self._problem: BaseException | None = None
         self._sha256s: dict[str, str] = {}
@@ -209,14 +222,18 @@ class _Try:
                 self._hows[how] = self._hows.get(how, 0) + chunk.size
                 self._lock.notify_all()
             self._progress.add(done_bytes=chunk.size)
-            if moved:
-                keeper.tell("reach", moved)
+            try:
+                if moved:
+                    keeper.tell("reach", moved)
+            except HostUnreachable as error:
+                self._fail(error)
 
         self._stack.callback(self._stop_lanes)
         self._run_lanes(tree, root, str(opened["part"]), max(rtt_s), on_done, pinger)
         self._stop_lanes()
         self._progress.phase = "verifying"
-        self._await_sha256s(tree, asker, expected, keeper, chief, root)
+        self._await_sha256s(tree, asker, expected)
+        self._compare(tree, chunks, expected, keeper, chief, root)
         self._progress.phase = "publishing"
         self._publish(keeper, tree)
         snapshot = self._progress.snapshot()
@@ -239,8 +256,8 @@ class _Try:
         """At the source and at the target, at once."""
         with ThreadPoolExecutor(2) as threads:
             futures = [
-                threads.submit(self._source.start, one),
-                threads.submit(self._target.start, other, self._heard_keeper if other == "keeper" else None),
+                threads.submit(self._source.start, one, self._heard_chief),
+                threads.submit(self._target.start, other, self._heard_keeper),
             ]
         agents, problem = [], None
         for future in futures:
@@ -255,12 +272,23 @@ class _Try:
             raise problem
         return agents[0], agents[1]
 
+    def _heard_chief(self, fields: dict[str, Any], _: Any) -> None:
+        if fields.get("gone"):
+            # With it goes the pin: what is still read may be pruned under the readers' hands.
+            self._fail(HostUnreachable("the relay's agent at the source has gone", host=self._source.host))
+
     def _heard_keeper(self, fields: dict[str, Any], told: Any) -> None:
+        if fields.get("gone"):
+            self._fail(HostUnreachable("the relay's agent at the target has gone", host=self._target.host))
+            return
         with self._lock:
-            if fields.get("sha"):
-                self._sha256s[told["path"]] = told["sha256"] or f"unreadable: {told.get('text', '')}"
-            elif fields.get("gone"):
-                self._problem = self._problem or HostUnreachable("the keeper has gone", host=self._target.host)
+            self._sha256s[told["path"]] = told["sha256"] or f"unreadable: {told.get('text', '')}"
+            self._lock.notify_all()
+
+    def _fail(self, problem: BaseException) -> None:
+        """The first counts."""
+        with self._lock:
+            self._problem = self._problem or problem
             self._lock.notify_all()
 
     def _pinned(self, chief: Agent, tree: Tree) -> str:
@@ -286,7 +314,12 @@ class _Try:
         }
         is_told = False
         while True:
-            told: dict[str, Any] = keeper.ask("open", asked)
+            try:
+                told: dict[str, Any] = keeper.ask("open", asked, timeout_s=OPEN_S)
+            except AgentRefused as refused:
+                if is_told and refused.kind == "exists":
+                    raise _Overtaken from refused
+                raise
             if not told["busy"]:
                 return told
             if not is_told:
@@ -312,7 +345,7 @@ class _Try:
 
     def _take(self) -> Chunk | None:
         with self._lock:
-            return self._due.pop() if self._due and self._problem is None else None
+            return self._due.pop() if self._due and self._problem is None and not self._is_over else None
 
     def _run_lanes(self, tree: Tree, root: str, part: str, rtt_s: float, on_done: Any, pinger: Pinger) -> None:
         if not self._num_left:
@@ -324,19 +357,15 @@ class _Try:
             try:
                 lane = self._open_lane(root, files, part, paths, on_done, pinger)
             except BaseException as error:  # noqa: BLE001  it is told to the one that waits
-                with self._lock:
-                    # One lane is enough to go on with.
-                    if not self._lanes:
-                        self._problem = self._problem or error
-                    self._lock.notify_all()
+                # One lane is enough to go on with.
+                if not self._lanes and not self._is_over:
+                    self._fail(error)
                 return
             try:
                 lane.run()
-            except Stopped:
-                pass
             except BaseException as error:  # noqa: BLE001
-                with self._lock:
-                    self._problem = self._problem or error
+                if not self._is_over:
+                    self._fail(error)
             finally:
                 with self._lock:
                     self._lock.notify_all()
@@ -352,8 +381,7 @@ class _Try:
         while True:
             with self._lock:
                 self._lock.wait(0.5)
-                if self._problem is not None:
-                    raise self._told_problem(self._problem, tree) from self._problem
+                self._raise_problem()
                 if not self._num_left:
                     return
                 is_dead = not any(thread.is_alive() for thread in self._threads)
@@ -395,13 +423,15 @@ class _Try:
         for told in waiting:
             lane.heard(*told)
         with self._lock:
-            self._lanes.append(lane)
-            self._progress.num_lanes = len(self._lanes)
-            if self._problem is not None:
-                lane.stop()
-        for agent in agents:
-            pinger.add(agent)
-            self._stack.callback(pinger.drop, agent)
+            is_late = self._is_over
+            if not is_late:
+                self._lanes.append((lane, threading.current_thread()))
+                self._progress.num_lanes = len(self._lanes)
+                for agent in agents:
+                    pinger.add(agent)
+        if is_late:
+            lane.close()
+            raise Stopped
         return lane
 
     def _pair(self, hear: Any, root: str, files: list[Any], part: str, paths: list[str]) -> list[Agent]:
@@ -437,19 +467,30 @@ class _Try:
         pusher.ask("open", {"root": root, "files": files, "methods": told["methods"]})
 
     def _stop_lanes(self) -> None:
+        """Those that are only being opened close by themselves."""
         with self._lock:
-            self._problem = self._problem or Stopped()
-            lanes = list(self._lanes)
-        for lane in lanes:
-            lane.stop()
-        for thread in self._threads:
-            thread.join()
-        with self._lock:
+            self._is_over = True
             lanes, self._lanes = self._lanes, []
+        for lane, _ in lanes:
+            lane.stop()
+        end_s = time.monotonic() + STOP_S
+        for lane, thread in lanes:
+            thread.join(max(0.0, end_s - time.monotonic()))
+            if thread.is_alive():
+                lane.cut()
+                thread.join()
         with ThreadPoolExecutor(MOST_LANES) as threads:
-            list(threads.map(lambda lane: lane.close(), lanes))
+            list(threads.map(lambda pair: pair[0].close(), lanes))
 
-    def _told_problem(self, problem: BaseException, tree: Tree) -> BaseException:
+    def _raise_problem(self) -> None:
+        if self._problem is None:
+            return
+        told = self._told_problem(self._problem)
+        if told is self._problem:
+            raise told
+        raise told from self._problem
+
+    def _told_problem(self, problem: BaseException) -> BaseException:
         if isinstance(problem, SourceBad):
             if problem.why == "changed":
                 return _Again(f"{self._source.host}: {problem.text}")
@@ -483,32 +524,44 @@ class _Try:
                     with self._lock:
                         expected.update(zip(batch, told, strict=True))
                     batch, size = [], 0
-        except (DflashctlError, AgentRefused) as error:
-            with self._lock:
-                self._problem = self._problem or error
-                self._lock.notify_all()
+        except DflashctlError as error:
+            self._fail(error)
 
-    def _await_sha256s(
-        self, tree: Tree, asker: threading.Thread, expected: dict[str, str], keeper: Agent, chief: Agent, root: str
-    ) -> None:
-        asker.join()
-        self._problem = None if isinstance(self._problem, Stopped) else self._problem
+    def _await_sha256s(self, tree: Tree, asker: threading.Thread, expected: dict[str, str]) -> None:
+        """Those of both ends."""
         with self._lock:
-            while len(self._sha256s) < len(tree.files):
-                if self._problem is not None:
-                    raise self._problem
-                self._lock.wait(1.0)
+            while len(self._sha256s) < len(tree.files) or len(expected) < len(tree.files):
+                self._raise_problem()
+                self._lock.wait(0.5)
+        asker.join()
+
+    def _compare(
+        self,
+        tree: Tree,
+        chunks: tuple[Chunk, ...],
+        expected: Mapping[str, str],
+        keeper: Agent,
+        chief: Agent,
+        root: str,
+    ) -> None:
+        """What the target has read back, with what it should be. Raises ArtifactError, _Again."""
         wrong = [file.path for file in tree.files if self._sha256s[file.path] != expected[file.path]]
         if not wrong:
             return
-        keeper.ask("drop", {})
         own = chief.ask("hash", {"root": root, "paths": wrong[:1]}, timeout_s=600.0)[0]
-        if own != expected[wrong[0]]:
+        is_changed = own != expected[wrong[0]]
+        if is_changed and self._wanted.is_checkpoint:
+            keeper.ask("drop", {})
             raise ArtifactError(
                 f"{self._source.host}: {tree.root}/{wrong[0]} is not what its manifest says (sha256 {own[:12]}..., "
                 f"not {expected[wrong[0]][:12]}...)",
                 hint="relay another checkpoint; nothing was published",
             )
+        bad = set(wrong)
+        keys = [chunk.key for chunk in chunks if any(tree.files[index].path in bad for index, _, _ in chunk.pieces)]
+        keeper.ask("forget", {"keys": keys})
+        if is_changed:
+            raise _Again(f"{self._source.host}: {root}/{wrong[0]} was changed")
         raise _Again(f"{self._target.host}: {wrong[0]} did not come as it was sent")
 
     def _publish(self, keeper: Agent, tree: Tree) -> None:
