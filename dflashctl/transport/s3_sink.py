@@ -1,7 +1,7 @@
 """Writing to a bucket: a FileSink (see stores.py) in parts, with a journal, so that a later try goes on.
 
 Small files are put at once. Bigger ones become objects in `finish`, and manifests last of all: where one is, all is.
-A little over 300 lines, since the states of a file on its way are told here and nowhere else.
+Over 400 lines, since the states of a file on its way are told here and nowhere else.
 """
 
 import base64
@@ -288,8 +288,7 @@ class S3Sink:
                 f"{self._where(item)}: not all of its parts were sent, so it is not put together",
                 hint="run the command again",
             )
-        # If an answer is lost boto3 asks again, of an upload that is none any more: the proof decides.
-        self._bucket.ask_if_there(
+        answer = self._bucket.ask_if_there(
             self._bucket.client.complete_multipart_upload,
             f"put {self._where(item)} together",
             Key=item.key,
@@ -298,6 +297,8 @@ class S3Sink:
                 "Parts": [{"PartNumber": n + 1, "ETag": f'"{begun.parts[n].etag}"'} for n in sorted(begun.parts)]
             },
         )
+        # If an answer is lost boto3 asks again, of an upload that is none any more: the proof decides.
+        item.is_lost = answer is None
 
     def _prove(self, item: _Item, listed: Listed | None, sha256: str) -> None:
         begun = self._journal().files[item.file.path]
@@ -311,6 +312,9 @@ class S3Sink:
         )
         if proof.problem is not None:
             self._drop(item.file.path)
+            if item.is_lost:
+                # What is there is of somebody else, or of an earlier day.
+                raise self._why_lost(item)
             self._delete(item.key, f"delete {self._where(item)}, which is not what was sent")
             raise ArtifactError(
                 f"{self._where(item)} is not what was sent: {proof.problem}; it was deleted",

@@ -128,6 +128,20 @@ def test_an_upload_dropped_while_it_is_written_is_told_and_can_be_begun_again(st
     assert at.get("big") == data
 
 
+def test_an_upload_dropped_before_it_is_put_together_is_told_and_harms_no_older_object(
+    store, sink, objects, noise, prefix
+):
+    data, at, writer = noise(12 * MIB), objects(store), sink(store)
+    at.put("big", b"older")
+    begun(writer, data, parts=(0, 1))
+    (upload,) = at.client.list_multipart_uploads(Bucket=BUCKET, Prefix=prefix)["Uploads"]
+    at.client.abort_multipart_upload(Bucket=BUCKET, Key=upload["Key"], UploadId=upload["UploadId"])
+    with pytest.raises(UploadLost):
+        writer.finish({"big": sha256(data)})
+    assert at.get("big") == b"older"
+    assert begun(writer, data)[1] == frozenset()
+
+
 def test_an_object_put_together_before_the_process_ended_is_not_sent_again(strict, sink, noise, proxy_before):
     data, proxy = noise(12 * MIB), proxy_before(strict)
     first = sink(strict, proxy.endpoint, max_attempts=1)
