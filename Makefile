@@ -2,6 +2,7 @@
 # make test     the tests          make check   lint, types, import contracts
 # make e2e      the slow tests     make clean   remove the environment and what was built
 # make bench-remote  how fast commands are on hosts behind SSH (three in network namespaces; needs root and sshd)
+# make bench-relay   how fast a relay is, against scp -3, rsync and a pipe of two ssh (there too; BENCH_ARGS="--only small")
 # make test-peers   compare with the packages of others, in .venv-peers (their pins clash with ours)
 #
 # Each makes .venv and installs what it needs. Variables:
@@ -9,6 +10,7 @@
 #   TORCH_PIP_ARGS=...  pip arguments for torch alone, e.g. "--index-url URL" of a source of CPU-only wheels
 #   GPU=1               install the gpu extra too (flash-linear-attention; it breaks hybrid targets without a GPU)
 #   DEMO_ARGS=...       arguments of `dflashctl demo`
+#   BENCH_ARGS=...      arguments of scripts/bench_relay.py
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -21,6 +23,7 @@ TORCH ?= torch==2.13.0
 TORCH_PIP_ARGS ?=
 GPU ?=
 DEMO_ARGS ?=
+BENCH_ARGS ?=
 
 comma := ,
 BIN := .venv/bin
@@ -29,7 +32,7 @@ PEERS_PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 .venv-peers/bin/python -m pip insta
 RUNTIME := train,serve$(if $(GPU),$(comma)gpu)
 INPUTS := pyproject.toml constraints.txt Makefile
 
-.PHONY: help demo test check e2e peers test-peers bench-remote clean
+.PHONY: help demo test check e2e peers test-peers bench-remote bench-relay clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -51,6 +54,9 @@ e2e: .venv/.e2e
 
 bench-remote: .venv/.dev
 	$(BIN)/python scripts/bench_remote.py
+
+bench-relay: .venv/.dev
+	$(BIN)/python scripts/bench_relay.py $(BENCH_ARGS)
 
 peers: .venv-peers/.ready
 

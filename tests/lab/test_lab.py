@@ -19,6 +19,7 @@ from sshlab.host import wait_until
 from sshlab.isolated import LARGEST_PACKET_BYTES
 from sshlab.lab import remove_abandoned
 from sshlab.processes import descendants
+from sshlab.raw_stream import has_iperf3, iperf3_seconds, python_seconds
 
 UP_AND_WAIT = """
 import sys
@@ -66,15 +67,6 @@ def any_operator(any_lab, tmp_path):
 def connect(address, port):
     with socket.create_connection((address, port), timeout=5):
         pass
-
-
-def operator_listens(host):
-    """At the address that the host knows the operator by."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host.address, 1))
-        listener = socket.create_server((probe.getsockname()[0], 0))
-    listener.settimeout(20)
-    return listener
 
 
 def connects(host, other):
@@ -380,34 +372,23 @@ def test_a_delayed_link_takes_its_time(ns_lab, ct129):
     connect(ct129.address, ct129.port)
 
 
-@pytest.mark.parametrize("is_sent", [False, True])
-def test_a_slow_link_takes_its_time_both_ways(ns_lab, ct129, is_sent):
+@pytest.mark.parametrize("is_from_host", [False, True])
+def test_a_slow_link_takes_its_time_both_ways(ns_lab, ct129, is_from_host):
     """Its burst goes at once; the rest cannot be quicker, whatever else runs."""
-    num_bytes, rate_bits_per_s = 512 << 10, 8e6
-    text = (
-        "import socket, sys\n"
-        "with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as end:\n"
-        "    if sys.argv[3] == 'True':\n"
-        "        while end.recv(65536): pass\n"
-        "    else:\n"
-        f"        end.sendall(bytes({num_bytes}))\n"
-    )
-    with ct129.rate(rate_bits_per_s), operator_listens(ct129) as listener:
-        words = ["/usr/bin/python3", "-c", text, *map(str, listener.getsockname()), str(is_sent)]
-        other = threading.Thread(target=ct129.exec, args=(words,))
-        began_s = time.monotonic()
-        other.start()
-        end, _ = listener.accept()
-        with end:
-            if is_sent:
-                end.sendall(bytes(num_bytes))
-                end.shutdown(socket.SHUT_WR)
-            while end.recv(65536):
-                pass
-        seconds = time.monotonic() - began_s
-        other.join()
-    assert seconds >= (num_bytes - LARGEST_PACKET_BYTES) * 8 / rate_bits_per_s
+    num_bytes, bits_per_s = 512 << 10, 8e6
+    began_s = time.monotonic()
+    with ct129.rate(bits_per_s):
+        python_seconds(ct129, num_bytes, is_from_host=is_from_host)
+    assert time.monotonic() - began_s >= (num_bytes - LARGEST_PACKET_BYTES) * 8 / bits_per_s
     assert "tbf" not in ct129.exec(["tc", "qdisc", "show"]).out
+
+
+@pytest.mark.parametrize("is_from_host", [False, True])
+def test_a_raw_stream_is_timed(ns_lab, operator, ct129, is_from_host):
+    assert python_seconds(ct129, 3 << 20, is_from_host=is_from_host) > 0
+    if has_iperf3():
+        assert iperf3_seconds(operator, ct129, 3 << 20, is_from_host=is_from_host) > 0
+    assert not ct129.jobs()
 
 
 # ---- what commands are given
