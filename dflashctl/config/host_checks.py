@@ -150,6 +150,7 @@ def _check_references(content: HostsFile, tree: Tree) -> None:
         if LOCAL in pair:
             said = "a host that this machine cannot reach is no use here"
             raise refusal(tree, ("relay", "unreachable", index), said, "name two other hosts")
+    _check_direct(content, tree)
     for field in ("source", "destination"):
         if (named := getattr(content.relay, field)) is not None:
             _check_exists(named, content, ("relay", field), tree)
@@ -159,6 +160,28 @@ def _check_references(content: HostsFile, tree: Tree) -> None:
         if "name" in server.model_fields_set and server.name != name:
             said = f"the server is called {name} already"
             raise refusal(tree, ("servers", name, "name"), said, "leave name out")
+
+
+def _check_direct(content: HostsFile, tree: Tree) -> None:
+    apart = {frozenset(pair) for pair in content.relay.unreachable}
+    seen = set()
+    for index, route in enumerate(content.relay.direct):
+        key, ends = ("relay", "direct", index), (route.source, route.destination)
+        for field in ("source", "destination"):
+            _check_exists(getattr(route, field), content, (*key, field), tree)
+        if ends[0] == ends[1]:
+            raise refusal(tree, key, f"{ends[0]} stands there twice", "name two hosts")
+        if LOCAL in ends:
+            raise refusal(tree, key, "what this machine reaches is no route of its own", "name two other hosts")
+        if frozenset(ends) in apart:
+            said = f"{ends[0]} and {ends[1]} stand under relay.unreachable, too"
+            raise refusal(tree, key, said, "keep one of the two")
+        if ends in seen:
+            raise refusal(tree, key, f"{ends[0]} to {ends[1]} stands there before", "one route for each direction")
+        seen.add(ends)
+        if not route.ssh or route.ssh.startswith("-") or not route.ssh.isprintable() or " " in route.ssh:
+            said = f"{route.ssh!r} cannot be a name for ssh"
+            raise refusal(tree, (*key, "ssh"), said, f"what {ends[0]} types after ssh to come to {ends[1]}")
 
 
 def _check_exists(name: str, content: HostsFile, key: Key, tree: Tree) -> None:

@@ -350,3 +350,33 @@ def test_example_of_the_docs_loads_once_its_jump_is_there(hosts_file):
     inventory = load_inventory(hosts_file(example))
     assert inventory.lookup("trainer").protected
     assert inventory.jumps("trainer") == ("gateway",)
+
+
+def direct(route, unreachable="[]"):
+    return f"hosts: {{gpu1: , box2: }}\nrelay: {{unreachable: {unreachable}, direct: [{route}]}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (direct("{source: gpu1, destination: box3, ssh: b}"), "no host is called box3 | did you mean box2?"),
+        (direct("{source: gpu, destination: box2, ssh: b}"), "no host is called gpu | did you mean gpu1?"),
+        (direct("{source: gpu1, destination: gpu1, ssh: b}"), "gpu1 stands there twice"),
+        (direct("{source: local, destination: gpu1, ssh: b}"), "no route of its own"),
+        (direct("{source: gpu1, destination: box2, ssh: -oProxyCommand=x}"), "cannot be a name for ssh"),
+        (direct("{source: gpu1, destination: box2, ssh: b}", "[[box2, gpu1]]"), "stand under relay.unreachable, too"),
+        (
+            direct("{source: gpu1, destination: box2, ssh: b}, {source: gpu1, destination: box2, ssh: c}"),
+            "stands there before",
+        ),
+    ],
+)
+def test_a_direct_route_that_cannot_be_is_refused(hosts_file, text, said):
+    told = refused(hosts_file(text))
+    assert said in told
+    assert "relay.direct" in told
+
+
+def test_a_direct_route_each_way_is_taken(hosts_file):
+    ways = "{source: gpu1, destination: box2, ssh: b}, {source: box2, destination: gpu1, ssh: g}"
+    assert len(load_inventory(hosts_file(direct(ways))).content.relay.direct) == 2
