@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import errno
 import fcntl
 import os
 from typing import Any
@@ -168,14 +169,30 @@ def clear(descriptor: int, offset: int, length: int) -> None:
         offset, length = offset + written, length - written
 
 
+def hole_at(descriptor: int, offset: int, length: int) -> int:
+    """How much of so many bytes comes before the next that was ever written."""
+    try:
+        return min(length, os.lseek(descriptor, offset, os.SEEK_DATA) - offset)
+    except OSError as error:
+        # Past the last one there is only a hole, or the end; who cannot tell has none.
+        is_hole = error.errno == errno.ENXIO and offset + length <= os.fstat(descriptor).st_size
+        return length if is_hole else 0
+
+
 def copy_range(source: int, source_offset: int, target: int, target_offset: int, length: int) -> None:
-    """Within the kernel where it can; on file systems that share blocks nothing is written twice."""
+    """Within the kernel where it can; on file systems that share blocks nothing is written twice. Holes stay holes."""
     while length:
         watch(120)
-        num_bytes = 0
+        num_bytes = hole_at(source, source_offset, length)
+        if num_bytes:
+            clear(target, target_offset, num_bytes)
+            source_offset, target_offset = source_offset + num_bytes, target_offset + num_bytes
+            length -= num_bytes
+            continue
         if hasattr(os, "copy_file_range"):
             try:
-                num_bytes = os.copy_file_range(source, target, min(length, 64 << 20), source_offset, target_offset)
+                most = min(length, STEP_BYTES)
+                num_bytes = os.copy_file_range(source, target, most, source_offset, target_offset)
             except OSError:
                 num_bytes = 0
         if not num_bytes:
