@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -22,6 +23,8 @@ class Snapshot:
     target_wait_s: float
     num_lanes: int
     phase: str
+    hows: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of the files by how they came: raw, planes, base, zeros, same."""
 
     @property
     def rate_bytes_per_s(self) -> float:
@@ -65,12 +68,19 @@ class Progress:
     began_s: float = 0.0
     spent_s: float = 0.0
     """In tries before this one."""
+    hows: dict[str, int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, **amounts: float) -> None:
         with self.lock:
             for name, amount in amounts.items():
                 setattr(self, name, getattr(self, name) + amount)
+
+    def came(self, how: str, num_bytes: int) -> None:
+        """So many bytes of the files are on the target."""
+        with self.lock:
+            self.done_bytes += num_bytes
+            self.hows[how] = self.hows.get(how, 0) + num_bytes
 
     def begin(self) -> None:
         with self.lock:
@@ -97,4 +107,5 @@ class Progress:
                 target_wait_s=self.target_wait_s,
                 num_lanes=self.num_lanes,
                 phase=self.phase,
+                hows=dict(self.hows),
             )

@@ -17,13 +17,9 @@ from dflashctl.operations.relay.agent import Agent, AgentRefused, End, Pinger
 from dflashctl.operations.relay.lane import DirectLane, Lane, SourceBad, Stopped, TargetBad
 from dflashctl.operations.relay.progress import Progress
 from dflashctl.operations.relay.tree import Chunk, Frontier, Known, Tree, cut, tree_of
+from dflashctl.operations.relay.tries import Again, Overtaken, Say, until_done
 from dflashctl.operations.relay.wanted import Job, Wanted
 
-Say = Callable[[str], None]
-DELAYS_S = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 20.0, 20.0)
-"""Between tries that moved nothing; one that moved something begins anew."""
-NUM_CHANGES = 3
-"""So often a source may change under our hands."""
 MOST_LANES = 8
 WINDOW_RTT_S = 0.012
 """An ssh connection has some 2 MiB under way: for each of these in the round trip one lane more is worth a try."""
@@ -53,18 +49,6 @@ class Moved:
     """Bytes of the files by how they came: raw, planes, base, zeros, same."""
 
 
-class _Again(Exception):
-    """The source is not what was looked at: look again. What has come of other files counts."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
-
-class _Overtaken(Exception):
-    """Another relay has published there while this one waited: look again."""
-
-
 def move(
     source: End,
     target: End,
@@ -77,39 +61,26 @@ def move(
 ) -> Moved | None:
     """Until the tree has its final name on the target. None: it had it before.
 
-    `direct`: what the source's own machine types to come to a shell on the target; None: through this one.
+    `direct`: what the source's own machine types to come to a shell on the target; None: through this one, as it is
+    done if the target cannot be reached like that.
 
     Raises ArtifactError, JobFailed, ConfigError, HostUnreachable.
     """
-    num_tries = num_changes = num_idle = most_bytes = 0
-    while True:
-        num_tries += 1
+
+    def attempt(number: int) -> Moved | None:
+        nonlocal direct
         try:
             with contextlib.ExitStack() as stack:
-                return _Try(source, target, progress, say, pause, stack, direct).run(job, num_tries)
-        except _Again as again:
-            num_changes += 1
-            if num_changes > NUM_CHANGES:
-                raise ArtifactError(
-                    f"{again.text}, again and again while it was relayed", hint="relay what is finished"
-                ) from again
-            say(f"{again.text}: that is sent again")
-        except _Overtaken:
-            pass
-        except (AgentRefused, HostUnreachable) as problem:
-            error = problem.as_error() if isinstance(problem, AgentRefused) else problem
-            if not isinstance(error, HostUnreachable):
-                raise error from problem
-            # What was sent and never came to its place is no way forward.
-            num_idle = 0 if progress.done_bytes > most_bytes else num_idle + 1
-            most_bytes = max(most_bytes, progress.done_bytes)
-            if num_idle > len(DELAYS_S):
-                raise error from problem
-            delay_s = DELAYS_S[max(0, num_idle - 1)]
-            say(f"{error.message}; trying again in {delay_s:g} s")
-            pause(delay_s)
-        finally:
-            progress.pause()
+                return _Try(source, target, progress, say, pause, stack, direct).run(job, number)
+        except AgentRefused as refused:
+            if refused.kind != "direct" or direct is None:
+                raise
+            say(f"{refused.message}; the bytes go through this machine instead")
+            direct = None
+            # What has come straight counts, and the journal on the target knows of it.
+            raise Overtaken from refused
+
+    return until_done(attempt, progress, say, pause)
 
 
 def look(source: End, target: End, job: Job) -> tuple[Wanted, Tree, Known] | None:
@@ -185,7 +156,6 @@ class _Try:
         self._threads: list[threading.Thread] = []
         self._problem: BaseException | None = None
         self._sha256s: dict[str, str] = {}
-        self._hows: dict[str, int] = {}
         self._num_left = 0
         self._wanted: Wanted
 
@@ -219,9 +189,8 @@ class _Try:
             with self._lock:
                 moved = frontier.add(chunk)
                 self._num_left -= 1
-                self._hows[how] = self._hows.get(how, 0) + chunk.size
                 self._lock.notify_all()
-            self._progress.add(done_bytes=chunk.size)
+            self._progress.came(how, chunk.size)
             try:
                 if moved:
                     keeper.tell("reach", moved)
@@ -247,7 +216,7 @@ class _Try:
             num_tries=num_tries,
             elapsed_s=snapshot.elapsed_s,
             rtt_s=rtt_s,
-            hows=self._hows,
+            hows=snapshot.hows,
         )
 
     # ---- agents
@@ -318,7 +287,7 @@ class _Try:
                 told: dict[str, Any] = keeper.ask("open", asked, timeout_s=OPEN_S)
             except AgentRefused as refused:
                 if is_told and refused.kind == "exists":
-                    raise _Overtaken from refused
+                    raise Overtaken from refused
                 raise
             if not told["busy"]:
                 return told
@@ -493,7 +462,7 @@ class _Try:
     def _told_problem(self, problem: BaseException) -> BaseException:
         if isinstance(problem, SourceBad):
             if problem.why == "changed":
-                return _Again(f"{self._source.host}: {problem.text}")
+                return Again(f"{self._source.host}: {problem.text}")
             return ArtifactError(
                 f"{self._source.host}: {problem.text} while it was relayed ({problem.why})",
                 hint="relay what is finished; nothing has been published",
@@ -544,7 +513,7 @@ class _Try:
         chief: Agent,
         root: str,
     ) -> None:
-        """What the target has read back, with what it should be. Raises ArtifactError, _Again."""
+        """What the target has read back, with what it should be. Raises ArtifactError, Again."""
         wrong = [file.path for file in tree.files if self._sha256s[file.path] != expected[file.path]]
         if not wrong:
             return
@@ -561,8 +530,8 @@ class _Try:
         keys = [chunk.key for chunk in chunks if any(tree.files[index].path in bad for index, _, _ in chunk.pieces)]
         keeper.ask("forget", {"keys": keys})
         if is_changed:
-            raise _Again(f"{self._source.host}: {root}/{wrong[0]} was changed")
-        raise _Again(f"{self._target.host}: {wrong[0]} did not come as it was sent")
+            raise Again(f"{self._source.host}: {root}/{wrong[0]} was changed")
+        raise Again(f"{self._target.host}: {wrong[0]} did not come as it was sent")
 
     def _publish(self, keeper: Agent, tree: Tree) -> None:
         keeper.ask("writers", {})
