@@ -126,6 +126,9 @@ def resume(
     from dflashctl.cli.run_relay import unfinished
 
     arguments = unfinished(name)
+    if arguments is None:
+        Output(is_json=json).result({"name": name, "outcome": "done"}, f"relay {name} came to its end: nothing is left")
+        return
     command: Any = typer.main.get_command(app)
     extra = ["--json"] if json else []
     with command.make_context("relay", [*arguments, *extra]) as context:

@@ -2,9 +2,7 @@
 
 import contextlib
 import dataclasses
-import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +15,7 @@ from dflashctl.cli.output import Output
 from dflashctl.cli.places import places_of, without_secrets
 from dflashctl.config.hosts import LOCAL
 from dflashctl.config.protection import require_touch
+from dflashctl.config.schema import nearest
 from dflashctl.config.ssh import ssh_settings
 from dflashctl.errors import ConfigError, DflashctlError, Interrupted
 from dflashctl.operations.relay import history
@@ -24,9 +23,9 @@ from dflashctl.operations.relay.agent import End
 from dflashctl.operations.relay.progress import Progress
 from dflashctl.operations.relay.transfer import Moved, move
 from dflashctl.operations.relay.wanted import Job
-from dflashctl.stages.relay.checkpoint import CheckpointJob, parse_name
+from dflashctl.stages.relay.checkpoint import Checkpoint, CheckpointJob, parse_name
 from dflashctl.stages.relay.ends import both, end_of
-from dflashctl.stages.relay.path import PathJob, parse_location, refuse_both_stores
+from dflashctl.stages.relay.path import Location, PathJob, parse_location, refuse_both_stores
 from dflashctl.stages.train.place import Place
 from dflashctl.transport.bulk import ByteStream, open_stream
 from dflashctl.transport.pool import Pool
@@ -49,8 +48,8 @@ class Relay:
         if encode not in ENCODINGS:
             raise ConfigError(f"--encode {encode!r}: wanted {', '.join(ENCODINGS)}")
         self.out = out
-        self.encode, self.num_lanes = encode, num_lanes
-        self._hosts, self._touch = hosts, touch
+        self.encode, self.num_lanes, self.touch = encode, num_lanes, touch
+        self._hosts = hosts
         self.inventory = inventory_of(hosts)
         self._settings = ssh_settings(without_secrets(self.inventory))
         self._pool = Pool()
@@ -98,25 +97,26 @@ class Relay:
         if one == other and source_workdir == target_workdir:
             raise ConfigError(f"relay: {one} is source and destination at once")
         run, which = parse_name(name)
-        self._gate(other, replace)
+        self.gate(other, replace)
         ends = self.ends(one, other, (source_workdir, target_workdir))
+        again = ["--from", one, "--to", other, *self._flags(with_state, replace)]
+        for option, end, given in zip(
+            ("--from-workdir", "--to-workdir"), ends, (source_workdir, target_workdir), strict=True
+        ):
+            # That of this machine is where one types, and that may be elsewhere the next time.
+            again += [] if given is None and end.host != LOCAL else [option, end.workdir]
+
+        def remember(chosen: Checkpoint) -> None:
+            self.remember("ckpt", f"{one}:{chosen.label}", other, ["ckpt", chosen.label, *again])
+
         job = CheckpointJob(
-            one, other, ends[0].workdir, ends[1].workdir, run, which, with_state, replace, self.encode, self.num_lanes
-        )
+            one, other, ends[0].workdir, ends[1].workdir, run, which, with_state, replace, self.encode, self.num_lanes,
+            on_chosen=remember,
+        )  # fmt: skip
         if is_dry_run:
+            job.on_chosen = None
             self._show_plan(job, ends)
             return
-        again = [
-            "--from",
-            one,
-            "--to",
-            other,
-            *(["--with-state"] if with_state else []),
-            *(["--replace"] if replace else []),
-        ]
-        for option, value in (("--from-workdir", source_workdir), ("--to-workdir", target_workdir)):
-            again += [] if value is None else [option, value]
-        self._remember("ckpt", one, other, ["ckpt", *([name] if name else []), *again])
         moved = self.carry_out(job, ends, name or "checkpoint")
         self._tell(job, moved, job.chosen.label if job.chosen else "checkpoint", other, job.dest)
 
@@ -127,27 +127,23 @@ class Relay:
         if one.is_store or other.is_store:
             from dflashctl.cli.store_relay import relay_store
 
-            if not is_dry_run:
-                self._remember(
-                    "path", str(one), str(other), ["path", source, dest, *(["--replace"] if replace else [])]
-                )
             relay_store(self, one, other, replace=replace, is_dry_run=is_dry_run)
             return
-        self._gate(other.host, replace)
+        self.gate(other.host, replace)
         ends = self.ends(one.host, other.host)
         job = PathJob(one, other, replace=replace, encode=self.encode, num_lanes=self.num_lanes)
         if is_dry_run:
             self._show_plan(job, ends)
             return
-        self._remember("path", str(one), str(other), ["path", source, dest, *(["--replace"] if replace else [])])
+        self.remember_path(one, other, replace=replace)
         moved = self.carry_out(job, ends, str(one))
         self._tell(job, moved, str(one), other.host, other.path)
 
-    def _gate(self, host: str, replace: bool) -> None:
+    def gate(self, host: str, replace: bool) -> None:
         """What is there is a protected host's own: only what is named may be put in its place."""
         spec = self.inventory.lookup(host)
         if replace:
-            require_touch("relay --replace", host=host, is_host_protected=spec.protected, run="", given=self._touch)
+            require_touch("relay --replace", host=host, is_host_protected=spec.protected, run="", given=self.touch)
 
     def _show_plan(self, job: Job, ends: tuple[End, End]) -> None:
         from dflashctl.operations.relay.transfer import look
@@ -239,13 +235,21 @@ class Relay:
 
     # ---- history
 
-    def _remember(self, kind: Any, source: str, dest: str, arguments: list[str]) -> None:
-        name = f"relay-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-        if self._hosts is not None:
-            arguments = [*arguments, "--hosts", str(self._hosts.absolute())]
-        arguments += ["--encode", self.encode]
-        self._begun = history.Record(name, time.time(), "moving", kind, source, dest, tuple(arguments))
+    def remember_path(self, source: Location, dest: Location, *, replace: bool) -> None:
+        words = ["path", source.absolute(), dest.absolute(), *self._flags(False, replace)]
+        self.remember("path", str(source), str(dest), words)
+
+    def remember(self, kind: history.Kind, source: str, dest: str, what: list[str]) -> None:
+        """From now on `relay list` knows of it."""
+        how = ["--encode", self.encode]
+        how += [] if self.num_lanes is None else ["--connections", str(self.num_lanes)]
+        how += [] if self.inventory.file is None else ["--hosts", str(self.inventory.file.absolute())]
+        how += [word for name in self.touch for word in ("--touch", name)]
+        self._begun = history.begun(kind, source, dest, tuple(what), tuple(how))
         history.note(self._begun)
+
+    def _flags(self, with_state: bool, replace: bool) -> list[str]:
+        return ["--with-state"] * with_state + ["--replace"] * replace
 
     def _end_of(self, outcome: history.Outcome, progress: Progress, text: str) -> None:
         if self._begun is not None:
@@ -267,7 +271,7 @@ class Relay:
         problem = ""
         if host is not None:
             try:
-                (end, _) = self.ends(host, LOCAL)
+                end = self.end(self.host(host, None, "--to", "destination"))
                 agent = end.start("keeper")
                 try:
                     there = agent.ask("list", {"workdir": end.workdir})
@@ -283,18 +287,23 @@ class Relay:
             self.out.say(problem)
 
 
-def unfinished(name: str | None) -> list[str]:
-    """The arguments of a relay that did not come to its end. Raises ConfigError."""
+def unfinished(name: str | None) -> list[str] | None:
+    """The arguments of a relay that did not come to its end; None: it did. Raises ConfigError."""
     begun = history.records()
-    left = [record for record in begun if record.outcome != "done"]
+    left = [record for record in begun if record.outcome not in ("done", "moving")]
     if name is None:
         if not left:
             raise ConfigError("no relay is unfinished", hint="dflashctl relay list")
         return list(left[-1].arguments)
     for record in begun:
         if record.name == name:
-            return list(record.arguments)
-    raise ConfigError(f"there is no relay {name}", hint="dflashctl relay list")
+            if record.outcome == "moving" and record.process is not None:
+                raise ConfigError(
+                    f"relay {name} is at work, in process {record.process.pid}", hint="wait for its end, or end it"
+                )
+            return None if record.outcome == "done" else list(record.arguments)
+    near = nearest(name, tuple(record.name for record in begun))
+    raise ConfigError(f"there is no relay {name}", hint=f"did you mean {near}?" if near else "dflashctl relay list")
 
 
 __all__ = ["Place", "Relay", "unfinished"]

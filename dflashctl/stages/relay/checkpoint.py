@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dflashctl.errors import ArtifactError, ConfigError
@@ -126,7 +126,8 @@ class CheckpointJob:
     dest: str = ""
     is_there: bool = False
     """On the target, complete and equal: nothing was left to do."""
-    remarks: list[str] = field(default_factory=list)
+    on_chosen: Callable[[Checkpoint], None] | None = None
+    """Told once which it is."""
     _earlier: tuple[Checkpoint, ...] = ()
     _own: tuple[Checkpoint, ...] = ()
 
@@ -135,6 +136,8 @@ class CheckpointJob:
         found = find(chief, self.source_workdir, self.run)
         if self.chosen is None:
             self.chosen = choose(found, self.which, self.source_host)
+            if self.on_chosen is not None:
+                self.on_chosen(self.chosen)
         chosen = self.chosen
         if not any(one.path == chosen.path for one in found.checkpoints):
             raise ArtifactError(

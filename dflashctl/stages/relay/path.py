@@ -1,5 +1,6 @@
 """Any file or folder as what a relay moves."""
 
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,14 @@ class Location:
     @property
     def is_store(self) -> bool:
         return not self.host
+
+    def absolute(self) -> str:
+        """Text that means the same wherever it is typed."""
+        if self.is_store or self.host != "local":
+            return str(self)
+        # As the agents do: of ~NAME they know nothing. A slash at its end has a meaning.
+        path = os.path.expanduser(self.path) if self.path == "~" or self.path.startswith("~/") else self.path
+        return f"local:{os.path.abspath(path).rstrip('/')}{'/' if self.path.endswith('/') else ''}"
 
     def __str__(self) -> str:
         return self.path if self.is_store or self.host == "local" else f"{self.host}:{self.path}"
