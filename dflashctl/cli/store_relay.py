@@ -5,8 +5,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dflashctl.errors import ConfigError
+from dflashctl.operations.relay.from_store import down
 from dflashctl.operations.relay.progress import Progress
-from dflashctl.operations.relay.stores import Brought, down, up
+from dflashctl.operations.relay.stores import Brought
+from dflashctl.operations.relay.to_store import up
 from dflashctl.stages.relay.path import Location
 from dflashctl.transport.stores import FileSink, FileSource
 from dflashctl.views.relay import moved_text
@@ -18,46 +20,63 @@ if TYPE_CHECKING:
 
 def relay_store(relay: "Relay", source: Location, dest: Location, *, replace: bool, is_dry_run: bool) -> None:
     """Raises what a relay raises."""
-    progress = Progress()
     if source.is_store:
-        name = source.path.rstrip("/").rpartition("/")[2].partition("@")[0]
-        path = dest.path if not dest.path.endswith("/") else f"{dest.path}{name}"
-        store = _source(relay, source.path)
-        try:
-            if is_dry_run:
-                _show(relay, source, f"{dest.host}:{path}", [(file.path, file.size_bytes) for file in store.files()])
-                return
-            end = relay.end(dest.host)
-            brought = relay.carried(
-                str(source),
-                ("the store", dest.host),
-                progress,
-                lambda: down(
-                    store,
-                    end,
-                    path,
-                    progress,
-                    relay.out.say,
-                    replace=replace,
-                    about={"kind": "path", "from": store.name},
-                ),
-            )
-        finally:
-            store.close()
+        _from_store(relay, source, dest, replace=replace, is_dry_run=is_dry_run)
     else:
-        path = dest.path if not dest.path.endswith("/") else dest.path + source.path.rstrip("/").rpartition("/")[2]
-        place = s3_place(relay, path)
-        end = relay.end(source.host)
+        _to_store(relay, source, dest, replace=replace, is_dry_run=is_dry_run)
+
+
+def _from_store(relay: "Relay", source: Location, dest: Location, *, replace: bool, is_dry_run: bool) -> None:
+    path, progress = dest.path, Progress()
+    if path.endswith("/"):
+        path += _name(source)
+    relay.gate(dest.host, replace)
+    store = _source(relay, source.path)
+    try:
         if is_dry_run:
-            _show(relay, source, path, [])
+            _show(relay, source, f"{dest.host}:{path}", [(file.path, file.size_bytes) for file in store.files()])
             return
+        end = relay.end(dest.host)
+        relay.remember_path(source, dest, replace=replace)
+        about = {"kind": "path", "from": store.name}
         brought = relay.carried(
             str(source),
-            (source.host, "the store"),
+            ("the store", dest.host),
             progress,
-            lambda: up(end, source.path, partial(_sink, place, path), progress),
+            lambda: down(store, end, path, progress, relay.out.say, replace=replace, about=about),
         )
-    _tell(relay, str(source), dest, brought)
+    finally:
+        store.close()
+    _tell(relay, str(source), dest.host, path, brought)
+
+
+def _to_store(relay: "Relay", source: Location, dest: Location, *, replace: bool, is_dry_run: bool) -> None:
+    path, progress = dest.path, Progress()
+    if path.endswith("/"):
+        path += _name(source)
+    place = s3_place(relay, path)
+    if is_dry_run:
+        _show(relay, source, path, [])
+        return
+    end = relay.end(source.host)
+    relay.remember_path(source, dest, replace=replace)
+    brought = relay.carried(
+        str(source),
+        (source.host, "the store"),
+        progress,
+        lambda: up(end, source.path, partial(_sink, place, path), progress, relay.out.say, replace=replace),
+    )
+    _tell(relay, str(source), "the store", path, brought)
+
+
+def _name(source: Location) -> str:
+    """Its own, for a folder that it goes into. Raises ConfigError."""
+    name = source.path.rstrip("/").rpartition("/")[2]
+    if source.path.startswith("hf://"):
+        name = name.partition("@")[0]
+    if name in ("", "~", ".", ".."):
+        raise ConfigError(f"{source} has no name of its own", hint="give the destination's whole path")
+    return name
 
 
 def _show(relay: "Relay", source: Location, dest: str, files: list[tuple[str, int]]) -> None:
@@ -65,11 +84,15 @@ def _show(relay: "Relay", source: Location, dest: str, files: list[tuple[str, in
     relay.out.result({"source": str(source), "dest": dest, "files": files}, "\n".join(lines))
 
 
-def _tell(relay: "Relay", what: str, dest: Location, brought: Brought) -> None:
-    text = moved_text(what, dest.host or "the store", brought.moved)
+def _tell(relay: "Relay", what: str, place: str, dest: str, brought: Brought | None) -> None:
+    if brought is None:
+        said = f"{what} is on {place} already, and the same: nothing was sent"
+        relay.out.result({"is_there": True, "dest": dest, "sent_bytes": 0}, said)
+        return
+    text = moved_text(what, place, brought.moved)
     if brought.num_unproven:
         text += f"; of {brought.num_unproven} files the store tells no sha256: they are as they were read from it"
-    relay.out.result({**brought.moved.__dict__, "num_unproven": brought.num_unproven}, text)
+    relay.out.result({"is_there": False, **brought.moved.__dict__, "num_unproven": brought.num_unproven}, text)
 
 
 def _source(relay: "Relay", url: str) -> FileSource:

@@ -60,7 +60,8 @@ def list_files(hub: Hub, place: HubPlace, wait: Callable[[float], None]) -> List
         folder = place.path.rpartition("/")[0]
         beside = _entries(hub, replace(place, path=folder), wait, recursive=False)
         entries = [entry for entry in beside if entry.get("path") == place.path]
-    found = [_stored(entry, folder, hub) for entry in entries if entry.get("type") == "file"]
+    is_all = folder != place.path
+    found = [replace(_stored(entry, folder, hub), is_all=is_all) for entry in entries if entry.get("type") == "file"]
     if not found:
         look = f"look at {hub.endpoint}/{place.page}/tree/{place.revision}"
         raise ArtifactError(f"{place} is not there, or holds no file", hint=look)

@@ -23,7 +23,7 @@ from dflashctl.transport.s3_keys import MAX_KEY_BYTES, SIDECAR_NAME, clash_among
 from dflashctl.transport.s3_proof import Sent, prove
 from dflashctl.transport.s3_source import read_sidecar
 from dflashctl.transport.s3_there import look
-from dflashctl.transport.stores import StoredFile
+from dflashctl.transport.stores import StoredFile, UploadLost
 from dflashctl_remote.spec.manifest import MANIFEST_NAME
 
 SMALL_BYTES = 8 * 2**20
@@ -34,10 +34,6 @@ MAX_PARTS = 10_000
 SAMPLE_BYTES = 64 * 2**10
 NUM_THREADS = 8
 _MIB = 2**20
-
-
-class UploadLost(ArtifactError):
-    """The store dropped what had been sent of a file; `begin` tells anew what is there."""
 
 
 @dataclass
@@ -91,6 +87,7 @@ class S3Sink:
         self._opened: Journal | None = None
         self._items: dict[str, _Item] = {}
         self._beside: dict[str, dict[str, str]] = {}
+        self._occupied: tuple[str, ...] = ()
         self._stale_manifests: list[str] = []
         self._deleting = threading.Lock()
 
@@ -114,8 +111,13 @@ class S3Sink:
         self._beside = {} if sidecar is None else read_sidecar(self._bucket, sidecar, self._name)
         with ThreadPoolExecutor(NUM_THREADS, "s3-begin") as threads:
             parts = dict(threads.map(lambda item: self._parts_there(item, there.get(item.key)), items))
+        self._occupied = tuple(path for path, item in self._items.items() if not item.etag and item.key in there)
         self._stale_manifests = [item.key for item in items if item.is_held and not item.etag and item.key in there]
         return parts
+
+    @property
+    def occupied(self) -> tuple[str, ...]:
+        return self._occupied
 
     def write(self, file: StoredFile, part: int, data: bytes) -> None:
         item = self._items[file.path]

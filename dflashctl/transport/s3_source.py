@@ -83,7 +83,7 @@ class S3Source:
             return None
         path = self._prefix.rpartition("/")[2]
         etag = self._bucket.etag_in(found, f"look at {self._name}")
-        return StoredFile(path, int(found["ContentLength"]), etag, sha256_in(found))
+        return StoredFile(path, int(found["ContentLength"]), etag, sha256_in(found), is_all=True)
 
     def _tree(self) -> Iterable[Listed]:
         folder = self._prefix.rstrip("/")

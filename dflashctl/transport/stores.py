@@ -1,4 +1,4 @@
-"""Places that keep files but run nothing: an S3 bucket, a Hugging Face repository. A relay reads from one, or writes to one.
+"""Places that keep files but run nothing, to read from or write to: an S3 bucket, a Hugging Face repository.
 
 All methods may be called by several threads at once, but `begin` and `finish`.
 """
@@ -14,6 +14,10 @@ class SourceChanged(ArtifactError):
     """A file is not the one any more that was listed; what was read of it before must not be used."""
 
 
+class UploadLost(ArtifactError):
+    """The store dropped what had been sent of a file; `begin` tells anew what is there."""
+
+
 @dataclass(frozen=True)
 class StoredFile:
     path: str
@@ -23,6 +27,8 @@ class StoredFile:
     """Equal as long as the content is: an ETag, a commit and object id."""
     sha256: str | None = None
     """If the store tells it and it is to be believed."""
+    is_all: bool = False
+    """It is itself what was asked for, and no file of a folder."""
 
 
 class FileSource(Protocol):
@@ -50,7 +56,7 @@ class FileSink(Protocol):
     def name(self) -> str: ...
 
     def part_bytes(self, size_bytes: int) -> int:
-        """Into parts of what size a file of this size is cut; the last may be shorter. A file of none has one, empty."""
+        """Of what size the parts of a file of this size are; the last may be shorter. An empty file has one, empty."""
         ...
 
     def begin(self, files: tuple[StoredFile, ...]) -> Mapping[str, frozenset[int]]:
@@ -60,14 +66,19 @@ class FileSink(Protocol):
         """
         ...
 
+    @property
+    def occupied(self) -> tuple[str, ...]:
+        """Paths under which `begin` found something else than will be written."""
+        ...
+
     def write(self, file: StoredFile, part: int, data: bytes) -> None:
-        """Part 0 is the first. Raises ArtifactError (denied, full), HostUnreachable."""
+        """Part 0 is the first. Raises ArtifactError (denied, full), UploadLost, HostUnreachable."""
         ...
 
     def finish(self, sha256s: Mapping[str, str]) -> None:
-        """Put all files together, the manifest last, each with its sha256 beside it; compare what the store says of them.
+        """Put all files together, the manifest last, each with its sha256 beside it; compare what the store says.
 
-        Raises ArtifactError if that is not what was sent.
+        Raises ArtifactError if that is not what was sent, UploadLost.
         """
         ...
 

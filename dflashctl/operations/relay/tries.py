@@ -27,8 +27,15 @@ class Overtaken(Exception):
     """Another relay has published there while this one waited: look again."""
 
 
-def until_done(attempt: Callable[[int], Given], progress: Progress, say: Say, pause: Callable[[float], None]) -> Given:
-    """`attempt` is given which one it is, from 1 on.
+def until_done(
+    attempt: Callable[[int], Given],
+    progress: Progress,
+    say: Say,
+    pause: Callable[[float], None],
+    *,
+    helps: Callable[[HostUnreachable], bool] = lambda error: True,
+) -> Given:
+    """`attempt` is given which one it is, from 1 on; `helps`: whether a host that is away is worth waiting for.
 
     Raises what it raises, but for what helps to try again: an agent's refusal as its `as_error` has it.
     """
@@ -48,7 +55,7 @@ def until_done(attempt: Callable[[int], Given], progress: Progress, say: Say, pa
             pass
         except (AgentRefused, HostUnreachable) as problem:
             error: DflashctlError = problem.as_error() if isinstance(problem, AgentRefused) else problem
-            if not isinstance(error, HostUnreachable):
+            if not isinstance(error, HostUnreachable) or not helps(error):
                 raise error from problem
             # What was sent and never came to its place is no way forward.
             num_idle = 0 if progress.done_bytes > most_bytes else num_idle + 1
