@@ -15,6 +15,8 @@ SILENCE_S = 40
 """The operator says something every few seconds; who hears nothing for so long is talking to nobody."""
 STALL_S = 60
 """A payload of which nothing comes or goes for so long will never come to its end."""
+ANSWER_S = 300
+"""An answer that takes longer says so itself."""
 END_S = 5
 """So long an agent may take to tidy up before it is ended."""
 
@@ -42,7 +44,7 @@ class Line:
         while True:
             watch(SILENCE_S)
             fields, payload = wire.read_message(self.asked)
-            watch(STALL_S)
+            watch(ANSWER_S)
             if fields.get("op") != "ping":
                 return fields, payload
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dflashctl_remote.relay.agent import STALL_S, Line, Refused, expand, leads_out, reason, watch, within
-from dflashctl_remote.relay.chief import MANIFEST, SHARED, STEP, is_complete
+from dflashctl_remote.relay.chief import MANIFEST, SHARED, is_complete
 from dflashctl_remote.relay.disk import (
     boot_id,
     exchange,
@@ -28,16 +28,15 @@ from dflashctl_remote.relay.disk import (
     sync_all,
     used_bytes,
 )
+from dflashctl_remote.relay.received import PART, lists, note_received, prune
 from dflashctl_remote.relay.tensors import sha256_of_ranges
 
-PART = ".relay-part"
 SPARE_BYTES = 64 << 20
 """Left free, of a small disk a twentieth, so that whoever else writes there does not meet the full disk."""
 WRITERS_S = STALL_S + 30
 """Writers of a link that was cut end by themselves within this time."""
 PIECE_BYTES = 1 << 18
 SYNC_S = 4.0
-RECEIVED = "relay/received.jsonl"
 
 
 class Keeper:
@@ -46,6 +45,7 @@ class Keeper:
         self.dest = ""
         self.part = ""
         self.parent = -1
+        self.may_replace = False
         self.made: list[str] = []
         """Folders above the target that were not there before, the deepest first."""
         self.sizes: dict[str, int] = {}
@@ -93,15 +93,23 @@ class Keeper:
             os.makedirs(parent, exist_ok=True)
         except FileExistsError:
             raise Refused("path", f"{parent} is no folder") from None
+        for folder in self.made:
+            # They are not the relay's own: whoever may read what is published has to come there.
+            with contextlib.suppress(OSError):
+                os.chmod(folder, 0o755)
         if self.parent >= 0:
             os.close(self.parent)
         self.parent = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         if not self.take(parent, name):
             return {"busy": True}
-        if os.path.lexists(self.dest) and not asked["replace"]:
-            raise Refused("exists", f"{self.dest} is there already")
+        self.may_replace = bool(asked["replace"])
+        self.refuse_if_taken()
         self.part = os.path.join(parent, "." + name + PART)
         return {"busy": False, **self.prepare(asked, parent)}
+
+    def refuse_if_taken(self) -> None:
+        if os.path.lexists(self.dest) and not self.may_replace:
+            raise Refused("exists", f"{self.dest} is there already")
 
     def take(self, parent: str, name: str) -> bool:
         """Whether no other relay writes into that folder. The lock is the folder itself: nothing is left in it."""
@@ -291,6 +299,8 @@ class Keeper:
         watch(600)
         sync_all(self.parent)
         made = os.path.join(tree, asked["only"]) if asked["only"] else tree
+        # Others may have put something there meanwhile.
+        self.refuse_if_taken()
         old = self.part + ".old"
         if not os.path.lexists(self.dest):
             os.rename(made, self.dest)
@@ -299,10 +309,13 @@ class Keeper:
             os.rename(self.dest, old)
             os.rename(made, self.dest)
         os.fsync(self.parent)
-        remove(old)
-        remove(self.part)
-        if asked["workdir"]:
-            note_received(expand(asked["workdir"]), {**asked["about"], "dest": self.dest, "at_s": time.time()})
+        # It is published, whatever becomes of the rest.
+        with contextlib.suppress(OSError):
+            remove(old)
+            remove(self.part)
+        with contextlib.suppress(OSError):
+            if asked["workdir"]:
+                note_received(expand(asked["workdir"]), {**asked["about"], "dest": self.dest, "at_s": time.time()})
         return {"dest": self.dest}
 
     def drop(self) -> dict[str, Any]:
@@ -349,62 +362,3 @@ def refuse_nested(names: list[str], dirs: list[str]) -> None:
             if above in leaves:
                 raise Refused("path", f"{path!r} lies beneath {above!r}, which is no folder")
             above = os.path.dirname(above)
-
-
-def note_received(workdir: str, told: dict[str, Any]) -> None:
-    path = os.path.join(workdir, RECEIVED)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(told) + "\n")
-
-
-def received(workdir: str) -> list[dict[str, Any]]:
-    """What relays have brought to a work folder, oldest first."""
-    try:
-        with open(os.path.join(workdir, RECEIVED), encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.endswith("}\n")]
-    except FileNotFoundError:
-        return []
-
-
-def prune(workdir: str, run: str, keep: int, spare: set[str]) -> list[str]:
-    """Removes checkpoints of a run that relays brought here, but the newest `keep`; gives the names of the removed."""
-    place = os.path.join(workdir, "runs", within(run), "checkpoints")
-    ours = {told["dest"] for told in received(workdir)}
-    names = [name for name in os.listdir(place) if name.startswith(STEP) and name[len(STEP) :].isdigit()]
-    names.sort(key=lambda name: int(name[len(STEP) :]))
-    removed = []
-    for name in names[:-keep] if keep else []:
-        path = os.path.join(place, name)
-        if name not in spare and path in ours:
-            aside = os.path.join(place, "." + name + ".pruned")
-            os.rename(path, aside)
-            remove(aside)
-            removed.append(name)
-    return removed
-
-
-def lists(workdir: str) -> dict[str, Any]:
-    return {"unfinished": unfinished(workdir), "received": received(workdir)}
-
-
-def unfinished(workdir: str) -> list[dict[str, Any]]:
-    """Relays below a work folder that have not come to their end."""
-    found = []
-    for folder, names, _ in os.walk(os.path.join(workdir, "runs")):
-        for name in names:
-            if name.endswith(PART):
-                found.append(about(os.path.join(folder, name)))
-        names[:] = [name for name in names if not name.startswith((".", STEP))]
-    return found
-
-
-def about(part: str) -> dict[str, Any]:
-    told: dict[str, Any] = {}
-    try:
-        with open(os.path.join(part, "about.json"), encoding="utf-8") as file:
-            told = json.load(file)
-    except (OSError, ValueError):
-        pass
-    return {**told, "part": part, "there_bytes": used_bytes(os.path.join(part, "tree")),
-            "changed_s": os.stat(os.path.join(part, "journal")).st_mtime}  # fmt: skip

@@ -7,6 +7,7 @@ import os
 import queue
 import threading
 import time
+import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -83,6 +84,10 @@ class Reader:
             except OSError:
                 # The operator has gone.
                 os._exit(0)
+            except BaseException:  # noqa: BLE001
+                # A reader that sends no more must not look like one that is slow.
+                traceback.print_exc()
+                os._exit(1)
 
     def prepare(self, asked: dict[str, Any]) -> Future[bytes] | None:
         """None: it goes as it is."""

@@ -47,6 +47,7 @@ class Writer:
 
     def write(self, number: int, asked: dict[str, Any]) -> None:
         """The source's own messages follow: one that has the bytes, and one that says whether they count."""
+        watch(STALL_S)
         told = wire.parse(wire.read_exactly(self.line.asked, wire.HEADER_BYTES))
         self.left = int(told.get("n", 0))
         problem = ""
