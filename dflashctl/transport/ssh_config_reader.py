@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,23 @@ def read(alias: str, options: tuple[str, ...], settings: SshSettings) -> Options
     ssh = shutil.which("ssh")
     if ssh is None:
         return _read_file(alias, options, settings)
+    return _read_by_openssh(ssh, alias, options, settings, _stamp(settings))
+
+
+def _stamp(settings: SshSettings) -> tuple[int, int] | None:
+    """Another one once the file is another. What it includes does not change under a command's hands."""
+    try:
+        found = (settings.config or home() / ".ssh" / "config").stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=256)
+def _read_by_openssh(
+    ssh: str, alias: str, options: tuple[str, ...], settings: SshSettings, stamp: tuple[int, int] | None
+) -> Options:
+    """A command comes by the same hosts again and again, and each time costs a process."""
     file = () if settings.config is None else ("-F", str(settings.config))
     try:
         # -T: it has no terminal to speak of.

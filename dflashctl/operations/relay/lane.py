@@ -202,10 +202,12 @@ class Lane:
     def _move(self, num_bytes: int) -> None:
         source, target = self.reader.stream.stdout_fd, self.writer.stream.stdin_fd
         while num_bytes:
-            self._wait(self.reader, select.POLLIN)
-            self._wait(self.writer, select.POLLOUT)
             moved = _splice(source, target, min(num_bytes, PIECE_BYTES))
-            if moved == 0:
+            if moved < 0:
+                # One of them keeps the other waiting: which one is asked only then.
+                self._wait(self.reader, select.POLLIN)
+                self._wait(self.writer, select.POLLOUT)
+            elif moved == 0:
                 raise self.reader.lost()
             num_bytes -= max(moved, 0)
 
@@ -230,6 +232,8 @@ def _splice(source: int, target: int, num_bytes: int) -> int:
     if hasattr(os, "splice"):
         with contextlib.suppress(*_NOTHING_YET):
             return os.splice(source, target, num_bytes, flags=os.SPLICE_F_NONBLOCK | os.SPLICE_F_MOVE)
+        return -1
+    if not select.select([source], [], [], 0)[0]:
         return -1
     data = os.read(source, min(num_bytes, 1 << 16))
     wire.write_all(target, data)

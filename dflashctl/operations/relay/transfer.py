@@ -15,6 +15,7 @@ from typing import Any
 from dflashctl.errors import ArtifactError, DflashctlError, HostUnreachable, JobFailed
 from dflashctl.operations.relay.agent import Agent, AgentRefused, End, Pinger
 from dflashctl.operations.relay.lane import DirectLane, Lane, SourceBad, Stopped, TargetBad
+from dflashctl.operations.relay.pair import Ear, Pair
 from dflashctl.operations.relay.progress import Progress
 from dflashctl.operations.relay.tree import Chunk, Frontier, Known, Tree, cut, tree_of
 from dflashctl.operations.relay.tries import Again, Overtaken, Say, until_done
@@ -157,11 +158,16 @@ class _Try:
         self._problem: BaseException | None = None
         self._sha256s: dict[str, str] = {}
         self._num_left = 0
+        self._early: Pair | None = None
+        """The first lane's, which connects while both ends are looked at."""
         self._wanted: Wanted
 
     def run(self, job: Job, num_tries: int) -> Moved | None:
         pinger = Pinger()
         self._stack.callback(pinger.close)
+        if self._direct is None:
+            self._early = Pair(self._source, self._target, pinger)
+            self._stack.callback(self._drop_early)
         chief, keeper = self._start_both("chief", "keeper", pinger)
         rtt_s = (_rtt(chief), _rtt(keeper))
         wanted = job.choose(chief, keeper)
@@ -363,68 +369,41 @@ class _Try:
     def _open_lane(
         self, root: str, files: list[Any], part: str, paths: list[str], on_done: Any, pinger: Pinger
     ) -> Lane | DirectLane:
-        heard: list[Lane | DirectLane] = []
-        waiting: list[tuple[Any, Any]] = []
-
-        def hear(fields: dict[str, Any], payload: Any) -> None:
-            if heard:
-                heard[0].heard(fields, payload)
-            else:
-                waiting.append((fields, payload))
-
-        agents: list[Agent] = []
         lane: Lane | DirectLane
-        try:
-            if self._direct is not None:
-                agents.append(self._source.start("pusher", hear))
-                self._push(agents[0], self._direct, root, files, part, paths)
-            else:
-                agents += self._pair(hear, root, files, part, paths)
-        except BaseException:
-            for agent in agents:
-                agent.close()
-            raise
         if self._direct is not None:
-            lane = DirectLane(agents[0], self._take, on_done, self._progress, self._wanted.encode)
+            ear = Ear()
+            pusher = pinger.add(self._source.start("pusher", ear))
+            try:
+                self._push(pusher, self._direct, root, files, part, paths)
+            except BaseException:
+                pusher.close()
+                raise
+            lane = DirectLane(pusher, self._take, on_done, self._progress, self._wanted.encode)
         else:
-            lane = Lane(agents[0], agents[1], self._take, on_done, self._progress, self._wanted.encode)
-        heard.append(lane)
-        for told in waiting:
-            lane.heard(*told)
+            pair = self._take_early() or Pair(self._source, self._target, pinger)
+            ear = pair.ear
+            agents = pair.take(root, files, part, paths)
+            lane = Lane(*agents, self._take, on_done, self._progress, self._wanted.encode)
+        ear.give_to(lane.heard)
         with self._lock:
             is_late = self._is_over
             if not is_late:
                 self._lanes.append((lane, threading.current_thread()))
                 self._progress.num_lanes = len(self._lanes)
-                for agent in agents:
-                    pinger.add(agent)
         if is_late:
             lane.close()
             raise Stopped
         return lane
 
-    def _pair(self, hear: Any, root: str, files: list[Any], part: str, paths: list[str]) -> list[Agent]:
-        """A reader and a writer, opened at once."""
-        agents: list[Agent] = []
-        try:
-            with ThreadPoolExecutor(2) as threads:
-                futures = [
-                    threads.submit(self._source.start, "reader"),
-                    threads.submit(self._target.start, "writer", hear),
-                ]
-            for future in futures:
-                with contextlib.suppress(DflashctlError):
-                    agents.append(future.result())
-            for future in futures:
-                future.result()
-            reader, writer = agents
-            methods = writer.ask("open", {"part": part, "files": paths})["methods"]
-            reader.ask("open", {"root": root, "files": files, "methods": methods})
-        except BaseException:
-            for agent in agents:
-                agent.close()
-            raise
-        return agents
+    def _take_early(self) -> Pair | None:
+        with self._lock:
+            pair, self._early = self._early, None
+        return pair
+
+    def _drop_early(self) -> None:
+        pair = self._take_early()
+        if pair is not None:
+            pair.close()
 
     def _push(
         self, pusher: Agent, argv: tuple[str, ...], root: str, files: list[Any], part: str, paths: list[str]

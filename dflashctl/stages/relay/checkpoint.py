@@ -194,7 +194,7 @@ class CheckpointJob:
         for file in tree.files:
             if file.tensors:
                 self._compare(chief, keeper, tree.root, file, same, base)
-        return Known(same, base)
+        return Known(same, base=base)
 
     def _compare(
         self,
