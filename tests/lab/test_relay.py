@@ -11,6 +11,10 @@ pytestmark = pytest.mark.usefixtures("ns_lab")
 NOISE = "echo welcome; echo 'SENTINEL ready'; stty -a; printf 'no line end'\n"
 
 
+def slow(value):
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
 @pytest.fixture
 def site(lab, tmp_path):
     made = RelaySite(lab, tmp_path)
@@ -136,7 +140,7 @@ def test_a_dry_run_changes_nothing(site, kpro6, ct129):
     assert after == before
 
 
-@pytest.mark.parametrize("shell", ["/bin/tcsh", "/usr/bin/fish"])
+@pytest.mark.parametrize("shell", ["/bin/tcsh", slow("/usr/bin/fish")])
 def test_login_shells_of_other_families_at_both_ends(site, kpro6, ct129, shell):
     if not ct129.has(shell):
         pytest.skip(f"no {shell}")
@@ -175,7 +179,7 @@ EVIL = {
 }
 
 
-@pytest.mark.parametrize("kind", EVIL)
+@pytest.mark.parametrize("kind", [kind if kind in ("above", "linked") else slow(kind) for kind in EVIL])
 def test_a_manifest_that_means_harm_writes_nothing(site, kpro6, ct129, kind):
     site.make()
     place = site.place(kpro6)
@@ -203,7 +207,7 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("lie", [lie if lie in ("more than there is", "other bytes") else slow(lie) for lie in LIES])
 def test_a_reader_that_lies_is_found_out(site, kpro6, ct129, lie):
     site.make(size_mb=10)
     old, new, code = LIES[lie]

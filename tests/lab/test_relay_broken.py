@@ -199,3 +199,30 @@ def test_a_target_that_was_rebooted_sends_again_only_what_was_not_on_its_disk(si
     assert json.loads(done.out)["kept_bytes"] >= min(num_safe * CHUNK_BYTES, 40_000_000)
     assert wire_bytes(ct129, "in") - before < 1.05 * max(0, 40e6 - num_safe * CHUNK_BYTES) + 2 * MIB
     assert is_whole(site, made)
+
+
+def test_bytes_that_rot_on_the_targets_disk_are_found_and_sent_again(site, ct129):
+    made = site.make(size_mb=40)
+    with ct129.rate(SLOW):
+        process = begin(site)
+        process.kill()
+        process.wait()
+    wait_until(lambda: not site.agents(ct129), "agents are left", 60)
+    path = f"{site.part(ct129, site.place(ct129))}/tree/model.safetensors"
+    ct129.exec(f"printf rot | dd of={shlex.quote(path)} bs=1 seek=1000000 conv=notrunc")
+    done = site.ckpt("--encode", "no")
+    assert done.code == 0, done.err
+    assert "model.safetensors did not come as it was sent: that is sent again" in done.err
+    assert is_whole(site, made)
+
+
+def test_what_somebody_puts_there_meanwhile_is_not_replaced(site, ct129):
+    made = site.make(size_mb=40)
+    with ct129.rate(SLOW):
+        process = begin(site)
+        ct129.write(f"{site.place(ct129)}/notes.txt", "mine")
+        assert process.wait(timeout=60) == 2
+    assert b"is there already" in process.stderr.read()
+    assert list(digests_on(ct129, site.place(ct129))) == ["notes.txt"]
+    ct129.exec(["rm", "-r", site.place(ct129)])
+    resume(site, made, size_bytes=40e6)

@@ -123,6 +123,16 @@ def test_sources_that_are_not_there(site, home, source, code, said):
     assert (done.code, said in done.err, "Traceback" in done.err) == (code, True, False), done.err
 
 
+def test_an_empty_folder_an_empty_file_and_a_way_by_a_link(site, home, kpro6, ct129):
+    kpro6.exec(f"mkdir {home}/none && : >{home}/zero && ln -s none {home}/link")
+    for name in ("none", "zero", "link"):
+        done = site.path(f"kpro6:{home}/{name}", f"ct129:{home}/new/folders/{name}")
+        assert done.code == 0, done.err
+    text = "cd new && find . -printf '%y %m %s %P\\n' | sed 's/^d \\(...\\) [0-9]*/d \\1/' | sort"
+    told = ct129.exec(f"cd {home} && {text}").out.splitlines()
+    assert told == ["d 755 ", "d 755 folders", "d 755 folders/link", "d 755 folders/none", "f 644 0 folders/zero"]
+
+
 def test_from_this_machine_and_back(site, home, ct129, tmp_path):
     folder = tmp_path / "here"
     (folder / "sub").mkdir(parents=True)
