@@ -22,11 +22,19 @@ PHASES = {
 
 
 def board(what: str, source: str, target: str, seen: Snapshot) -> RenderableType:
-    """A few lines that are redrawn in place."""
-    bar = ProgressBar(total=max(1, seen.total_bytes), completed=seen.done_bytes, width=40)
+    """Four lines that are redrawn in place, however narrow the terminal is."""
+    bar = Table.grid()
+    bar.add_row(ProgressBar(total=max(1, seen.total_bytes), completed=seen.done_bytes, width=40))
     return Group(
-        Text(what, style=ACCENT), bar, Text(line(source, target, seen)), Text(legs(source, target, seen), style=QUIET)
+        _one_line(what, ACCENT),
+        bar,
+        _one_line(line(source, target, seen)),
+        _one_line(legs(source, target, seen), QUIET),
     )
+
+
+def _one_line(text: str, style: str = "") -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def line(source: str, target: str, seen: Snapshot) -> str:
@@ -54,10 +62,23 @@ def legs(source: str, target: str, seen: Snapshot) -> str:
     return text if slower is None else f"{text}; {slower} is the slower leg"
 
 
+HOWS = (
+    ("same", "copied from an earlier checkpoint there"),
+    ("base", "as difference"),
+    ("planes", "encoded"),
+    ("zeros", "holes"),
+    ("raw", "as it is"),
+)
+"""How bytes came, in the order in which it is told."""
+
+
 def moved_text(what: str, target: str, moved: Moved) -> str:
-    """The last line: sent X for Y, and that it was proven there."""
+    """The last line: sent X for Y, how, and that it was proven there."""
     new = moved.total_bytes - moved.kept_bytes
     text = f"{what} is on {target}: {moved.dest}; sent {binary(moved.sent_bytes)} for {binary(moved.total_bytes)}"
+    parts = [f"{binary(moved.hows[how])} {words}" for how, words in HOWS if moved.hows.get(how)]
+    if set(moved.hows) - {"raw"}:
+        text += f": {', '.join(parts)}"
     if moved.kept_bytes:
         text += f" ({binary(moved.kept_bytes)} were there from an earlier try)"
     text += f" in {duration(moved.elapsed_s)}" if moved.elapsed_s >= 1 else f" in {moved.elapsed_s:.2f} s"
