@@ -139,11 +139,11 @@ class Relay:
         moved = self.carry_out(job, ends, str(one))
         self._tell(job, moved, str(one), other.host, other.path)
 
-    def gate(self, host: str, replace: bool) -> None:
+    def gate(self, host: str, replace: bool, what: str = "relay --replace") -> None:
         """What is there is a protected host's own: only what is named may be put in its place."""
         spec = self.inventory.lookup(host)
         if replace:
-            require_touch("relay --replace", host=host, is_host_protected=spec.protected, run="", given=self.touch)
+            require_touch(what, host=host, is_host_protected=spec.protected, run="", given=self.touch)
 
     def _show_plan(self, job: Job, ends: tuple[End, End]) -> None:
         from dflashctl.operations.relay.transfer import look

@@ -1,11 +1,13 @@
 """Following a run: its newest checkpoint is brought over, again and again."""
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from dflashctl.cli.output import Output
 from dflashctl.cli.run_relay import Relay
-from dflashctl.errors import ArtifactError, HostUnreachable, Interrupted, JobFailed
+from dflashctl.errors import ArtifactError, ConfigError, HostUnreachable, Interrupted, JobFailed
 from dflashctl.operations.relay.agent import Agent, AgentRefused, End
 from dflashctl.stages.relay.checkpoint import CheckpointJob, find
 from dflashctl.transport.hook import run_hook
@@ -35,80 +37,160 @@ def watch(
     section = relay.inventory.content.relay
     one = relay.host(source, section.source, "--from", "source")
     other = relay.host(target, section.destination, "--to", "destination")
-    ends = relay.ends(one, other)
-    brought: list[dict[str, object]] = []
-    num_silent, last_step = 0, -1
+    if one == other:
+        raise ConfigError(f"relay: {one} is source and destination at once")
+    if keep:
+        relay.gate(other, True, "relay watch --keep")
     try:
-        while True:
-            try:
-                run, newest, is_over = _newest(ends[0], run)
-                num_silent = 0
-            except HostUnreachable as error:
-                num_silent += 1
-                if num_silent > MOST_SILENT_LOOKS:
-                    raise
-                out.say(f"{error.message}; looking again in {every_s:g} s")
-                time.sleep(every_s)
-                continue
-            if newest > last_step and run is not None:
-                job = CheckpointJob(
-                    one, other, ends[0].workdir, ends[1].workdir, run, str(newest), with_state, False, encode, num_lanes
-                )
-                try:
-                    moved = relay.carry_out(job, ends, f"{run}@{newest}")
-                except ArtifactError as error:
-                    # Pruned before it could be pinned: a newer one is there by now.
-                    out.say(f"{error.message}; a newer one is looked for")
-                    last_step = newest
-                    continue
-                last_step = newest
-                text = (
-                    f"{run}@{newest} is on {other} already"
-                    if moved is None
-                    else moved_text(f"{run}@{newest}", other, moved)
-                )
-                out.say(text)
-                if moved is not None:
-                    brought.append({"checkpoint": f"{run}@{newest}", "dest": job.dest, "sent_bytes": moved.sent_bytes})
-                    _hook(out, then, run, newest, other, job.dest)
-                _prune(out, ends[1], run, keep, newest)
-                continue
-            if is_over:
-                out.result({"run": run, "brought": brought}, f"run {run} has ended; its last checkpoint is on {other}")
-                return
-            time.sleep(every_s)
+        _Watch(relay, (one, other), relay.ends(one, other), every_s, keep, then, with_state=with_state).follow(run)
     except KeyboardInterrupt as error:
         raise Interrupted("watching was ended; what was brought over stays", hint="dflashctl relay list") from error
 
 
-def _newest(end: End, run: str | None) -> tuple[str | None, int, bool]:
-    """The run's name, its newest step (-1: none yet) and whether the run has ended."""
+@dataclass(frozen=True)
+class _Seen:
+    run: str | None
+    is_there: bool
+    """The run's folder."""
+    step: int
+    """Of its newest complete checkpoint; -1: none yet."""
+    has_ended: bool
+
+
+class _Watch:
+    def __init__(
+        self,
+        relay: Relay,
+        hosts: tuple[str, str],
+        ends: tuple[End, End],
+        every_s: float,
+        keep: int,
+        then: str | None,
+        *,
+        with_state: bool,
+    ) -> None:
+        self._relay, self._hosts, self._ends = relay, hosts, ends
+        self._every_s, self._keep, self._then, self._with_state = every_s, keep, then, with_state
+        self._say = relay.out.say
+        self._brought: list[dict[str, object]] = []
+        self._last_step = -1
+        self._failed: ArtifactError | None = None
+        """Of the newest checkpoint, if it could not be brought over."""
+        self._num_silent = 0
+
+    def follow(self, run: str | None) -> None:
+        is_told = False
+        while True:
+            try:
+                seen = _look(self._ends[0], run)
+                if run is not None and not seen.is_there and not is_told:
+                    raise ConfigError(
+                        f"there is no run {run} on {self._hosts[0]}",
+                        hint=f"dflashctl train list --host {self._hosts[0]}",
+                    )
+                run = seen.run
+                is_new = run is not None and seen.step > self._last_step
+                if is_new:
+                    self._bring(str(run), seen.step)
+                self._num_silent = 0
+            except HostUnreachable as error:
+                self._wait_for(error)
+                continue
+            if is_new:
+                continue
+            if seen.has_ended:
+                self._end(str(run), seen.step)
+                return
+            if not is_told and seen.step < 0:
+                self._say(
+                    f"{run or 'no run'} on {self._hosts[0]} has no complete checkpoint yet; waiting for the first"
+                )
+            is_told = True
+            time.sleep(self._every_s)
+
+    def _wait_for(self, error: HostUnreachable) -> None:
+        self._num_silent += 1
+        if self._num_silent > MOST_SILENT_LOOKS:
+            raise error
+        self._say(f"{error.message}; looking again in {self._every_s:g} s")
+        time.sleep(self._every_s)
+
+    def _bring(self, run: str, step: int) -> None:
+        """One that is pruned before it could be pinned has been overtaken: a newer one is there by then."""
+        name, (source, target) = f"{run}@{step}", self._hosts
+        job = CheckpointJob(
+            source,
+            target,
+            self._ends[0].workdir,
+            self._ends[1].workdir,
+            run,
+            str(step),
+            self._with_state,
+            False,
+            self._relay.encode,
+            self._relay.num_lanes,
+        )
+        try:
+            moved = self._relay.carry_out(job, self._ends, name)
+        except (ArtifactError, ConfigError) as error:
+            if not isinstance(error, ArtifactError) and job.chosen is not None:
+                raise
+            self._say(f"{error.message}; a newer one is looked for")
+            self._last_step = step
+            self._failed = error if isinstance(error, ArtifactError) else ArtifactError(error.message, hint=error.hint)
+            return
+        self._last_step, self._failed = step, None
+        if moved is None:
+            self._say(f"{name} is on {target} already")
+        else:
+            self._say(moved_text(name, target, moved))
+            self._brought.append({"checkpoint": name, "dest": job.dest, "sent_bytes": moved.sent_bytes})
+            _hook(self._say, self._then, run, step, target, job.dest)
+        _prune(self._say, self._ends[1], run, self._keep, step)
+
+    def _end(self, run: str, step: int) -> None:
+        if step < 0:
+            raise ArtifactError(f"run {run} on {self._hosts[0]} has ended without a complete checkpoint")
+        if self._failed is not None:
+            raise self._failed
+        text = f"run {run} has ended; its last checkpoint is on {self._hosts[1]}"
+        self._relay.out.result({"run": run, "brought": self._brought}, text)
+
+
+def _look(end: End, run: str | None) -> _Seen:
+    """Raises ConfigError, ArtifactError, JobFailed, HostUnreachable."""
     agent = end.start("chief")
     try:
         found = find(agent, end.workdir, run)
-        name = found.run
-        usable = [one.step for one in found.checkpoints if one.manifest is not None]
-        is_over = False if name is None else bool(agent.ask("ended", {"workdir": end.workdir, "run": name}))
+        has_ended = False
+        if found.run is not None and found.is_run_there:
+            has_ended = bool(agent.ask("ended", {"workdir": end.workdir, "run": found.run}))
+        if has_ended:
+            # Its last one may have come between the two questions.
+            found = find(agent, end.workdir, found.run)
     except AgentRefused as refused:
         raise refused.as_error() from refused
     finally:
         agent.close()
-    return name, usable[-1] if usable else -1, is_over
+    usable = [one.step for one in found.checkpoints if one.manifest is not None]
+    return _Seen(found.run, found.is_run_there, usable[-1] if usable else -1, has_ended)
 
 
-def _prune(out: Output, end: End, run: str, keep: int, step: int) -> None:
+def _prune(say: Callable[[str], None], end: End, run: str, keep: int, step: int) -> None:
     if not keep:
         return
     agent: Agent = end.start("keeper")
     try:
         removed = agent.ask("prune", {"workdir": end.workdir, "run": run, "keep": keep, "spare": [f"step-{step:08d}"]})
+    except AgentRefused as refused:
+        raise refused.as_error() from refused
     finally:
         agent.close()
     if removed:
-        out.say(f"{end.host}: {', '.join(removed)} of {run} removed, the newest {keep} stay")
+        say(f"{end.host}: {', '.join(removed)} of {run} removed, the newest {keep} stay")
 
 
-def _hook(out: Output, then: str | None, run: str, step: int, host: str, dest: str) -> None:
+def _hook(say: Callable[[str], None], then: str | None, run: str, step: int, host: str, dest: str) -> None:
     if then is None:
         return
     about = {
@@ -120,4 +202,4 @@ def _hook(out: Output, then: str | None, run: str, step: int, host: str, dest: s
     code = run_hook(then, about)
     if code:
         raise JobFailed(f"the command after {run}@{step} ended with exit code {code}: {then}", host="local")
-    out.say(f"the command after {run}@{step} ended well")
+    say(f"the command after {run}@{step} ended well")
