@@ -181,7 +181,8 @@ class _Down:
             if fields.get("gone"):
                 self._lost()
             elif fields.get("sha"):
-                self._told[told["path"]] = told["sha256"] or f"unreadable: {told.get('text', '')}"
+                for path, sha256, text in told:
+                    self._told[path] = sha256 or f"unreadable: {text}"
             self._changed.notify_all()
 
     def _heard_writer(self, fields: dict[str, Any], told: Any) -> None:

@@ -257,7 +257,8 @@ class _Try:
             self._fail(HostUnreachable("the relay's agent at the target has gone", host=self._target.host))
             return
         with self._lock:
-            self._sha256s[told["path"]] = told["sha256"] or f"unreadable: {told.get('text', '')}"
+            for path, sha256, text in told:
+                self._sha256s[path] = sha256 or f"unreadable: {text}"
             self._lock.notify_all()
 
     def _fail(self, problem: BaseException) -> None:

@@ -226,13 +226,14 @@ def safe_link(root: str, path: str) -> str:
 def row(root: str, path: str) -> list[Any]:
     """Path, size, mtime, inode, mode, and for tensors where each lies: [width, offset, size, name, dtype]."""
     full = os.path.join(root, path)
+    if not path.endswith(".safetensors"):
+        found = os.stat(full)
+        return [path, *version_of(found), stat.S_IMODE(found.st_mode), []]
     descriptor = os.open(full, os.O_RDONLY | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
-        tensors: list[list[Any]] = []
-        if path.endswith(".safetensors"):
-            table = read_table(descriptor, found.st_size) or ()
-            tensors = [[width_of(one.dtype), one.offset, one.size, one.name, one.dtype] for one in table]
+        table = read_table(descriptor, found.st_size) or ()
+        tensors = [[width_of(one.dtype), one.offset, one.size, one.name, one.dtype] for one in table]
     finally:
         os.close(descriptor)
     return [path, *version_of(found), stat.S_IMODE(found.st_mode), tensors]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import shutil
 
 
 def make_file(path: str, size: int) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with contextlib.suppress(FileNotFoundError):
-        # As it was published, if an earlier relay came so far, it may be for reading alone.
+    """In a folder that is there."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except PermissionError:
+        # As it was published, if an earlier relay came so far: for reading alone.
         os.chmod(path, 0o600)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, flags, 0o600)
     try:
         if os.fstat(descriptor).st_size != size:
             os.ftruncate(descriptor, size)

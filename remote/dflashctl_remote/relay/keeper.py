@@ -36,6 +36,7 @@ SPARE_BYTES = 64 << 20
 WRITERS_S = STALL_S + 30
 """Writers of a link that was cut end by themselves within this time."""
 PIECE_BYTES = 1 << 18
+MOST_TOLD = 512
 SYNC_S = 4.0
 
 
@@ -146,6 +147,8 @@ class Keeper:
             )
         for path in asked["dirs"]:
             os.makedirs(os.path.join(tree, path), exist_ok=True)
+        for folder in {os.path.dirname(path) for path, _, _, _ in asked["files"]}:
+            os.makedirs(os.path.join(tree, folder), exist_ok=True)
         for path, size, _, _ in asked["files"]:
             make_file(os.path.join(tree, path), size)
             self.sizes[path] = size
@@ -227,17 +230,25 @@ class Keeper:
         """Reads back what has come, behind those that write. One file after the other, as they are told of."""
         room = bytearray(PIECE_BYTES)
         view = memoryview(room)
+        # Those of small files go together: each message wakes the operator.
+        told: list[tuple[str, str, str]] = []
         while True:
+            if told and (self.due.empty() or len(told) >= MOST_TOLD):
+                self.line.say(told, sha=1)
+                told = []
             item = self.due.get()
             if item is None:
                 return
             path, to = item
             try:
-                self.hash_on(path, to, view)
+                digest = self.hash_on(path, to, view)
             except OSError as error:
-                self.line.say({"path": path, "sha256": "", "text": reason(error)}, sha=1)
+                told.append((path, "", reason(error)))
+            else:
+                told += [(path, digest, "")] if digest else []
 
-    def hash_on(self, path: str, to: int, view: memoryview) -> None:
+    def hash_on(self, path: str, to: int, view: memoryview) -> str:
+        """The sha256, if that was the end of the file."""
         at = self.at.get(path, 0)
         digest = self.digests[path] if at else hashlib.sha256()
         descriptor = os.open(os.path.join(self.part, "tree", path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -251,8 +262,7 @@ class Keeper:
         finally:
             os.close(descriptor)
         self.at[path], self.digests[path] = at, digest
-        if at == self.sizes[path]:
-            self.line.say({"path": path, "sha256": digest.hexdigest()}, sha=1)
+        return digest.hexdigest() if at == self.sizes[path] else ""
 
     def hash_ranges(self, path: str, ranges: list[tuple[int, int]]) -> list[str]:
         """Of what has come of a file, read back."""

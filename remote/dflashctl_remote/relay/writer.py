@@ -10,7 +10,7 @@ from typing import Any
 
 from dflashctl_remote.relay import codec, wire
 from dflashctl_remote.relay.agent import STALL_S, Line, Refused, reason, watch, within
-from dflashctl_remote.relay.reader import hole_covers, read_range
+from dflashctl_remote.relay.reader import MANY, hole_covers, read_range
 
 MOST_OPEN = 64
 STEP_BYTES = 1 << 20
@@ -55,7 +55,9 @@ class Writer:
             if told["how"] == "raw":
                 if self.left != asked["size"]:
                     raise ValueError(f"{self.left} bytes came, {asked['size']} were asked for")
-                for index, offset, length in asked["pieces"]:
+                if len(asked["pieces"]) > MANY:
+                    self.put(asked, self.taken(self.left))
+                for index, offset, length in asked["pieces"] if self.left else ():
                     self.pour(index, offset, length)
             elif self.left > asked["size"]:
                 raise ValueError(f"{self.left} bytes came for {asked['size']}")
@@ -132,13 +134,17 @@ class Writer:
         """From the pipe to its place."""
         descriptor = self.descriptor(index)
         view = memoryview(self.room)
+        since_watched = STEP_BYTES
         while length:
-            watch(STALL_S)
+            if since_watched >= STEP_BYTES:
+                watch(STALL_S)
+                since_watched = 0
             got = os.readv(self.line.asked, [view[: min(length, STEP_BYTES)]])
             if not got:
                 raise EOFError("the operator has gone")
             self.left -= got
             length -= got
+            since_watched += got
             at = 0
             while at < got:
                 at += os.pwrite(descriptor, view[at:got], offset + at)
