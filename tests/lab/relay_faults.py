@@ -5,10 +5,11 @@ import shlex
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from relay_site import CHUNK_BYTES, MIB, RelaySite, outside, wire_bytes
-from sshlab.host import wait_until
+from sshlab.host import Host, LabError, wait_until
 
 AHEAD = 3
 NUM_LANES = 2
@@ -87,9 +88,7 @@ class Faults:
         self.excuses.codes |= {3}
         sessions = host.below_sshd()
         with host.sshd_down():
-            for session in sessions:
-                if host.is_alive(session):
-                    host.signal(session, signal.SIGKILL)
+            _kill(host, sessions)
             time.sleep(duration_s)
         return f"{host.name}, {duration_s:.1f} s"
 
@@ -134,9 +133,7 @@ class Faults:
         host = self._host("kpro6", "ct129")
         agents = self._site.agents(host)
         some = self._random.sample(agents, self._random.randint(min(1, len(agents)), len(agents)))
-        for agent in some:
-            if host.is_alive(agent):
-                host.signal(agent, signal.SIGKILL)
+        _kill(host, some)
         self.excuses.codes |= {3}
         return f"{host.name}, {len(some)} of {len(agents)}"
 
@@ -178,3 +175,10 @@ class Faults:
             return 0
         marks = [int(line.split()[1]) for line in text.splitlines() if line.startswith("synced ")]
         return sum(" " not in line for line in text[marks[-1] if marks else 0 :].splitlines())
+
+
+def _kill(host: Host, processes) -> None:
+    for process in processes:
+        # It may end by itself before it is its turn.
+        with suppress(LabError):
+            host.signal(process, signal.SIGKILL)

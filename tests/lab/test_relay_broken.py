@@ -3,9 +3,17 @@
 import json
 import shlex
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from dflashctl.cli.output import Output
+from dflashctl.cli.run_relay import Relay
+from dflashctl.errors import HostUnreachable
+from dflashctl.operations.relay.progress import Progress
+from dflashctl.operations.relay.transfer import move
+from dflashctl.operations.relay.tries import DELAYS_S
+from dflashctl.stages.relay.checkpoint import CheckpointJob
 from relay_site import CHUNK_BYTES, MIB, RelaySite, digests_on, listing, outside, wire_bytes
 from sshlab.host import wait_until
 
@@ -225,4 +233,31 @@ def test_what_somebody_puts_there_meanwhile_is_not_replaced(site, ct129):
     assert b"is there already" in process.stderr.read()
     assert list(digests_on(ct129, site.place(ct129))) == ["notes.txt"]
     ct129.exec(["rm", "-r", site.place(ct129)])
+    resume(site, made, size_bytes=40e6)
+
+
+def test_a_host_that_does_not_come_back_ends_it_after_some_tries(site, ct129, monkeypatch):
+    made = site.make(size_mb=40)
+    for name, value in site.operator.env.items():
+        monkeypatch.setenv(name, value)
+    ends = Relay(site.operator.hosts_file, Output(), (), "no", None).ends("kpro6", "ct129")
+    job = CheckpointJob("kpro6", "ct129", ends[0].workdir, ends[1].workdir, None, "latest", encode="no")
+    said, pauses = [], []
+
+    def go_away():
+        site.wait_for_chunks(site.place(ct129), 1)
+        sessions = ct129.below_sshd()
+        ct129.stop_sshd()
+        for session in sessions:
+            ct129.signal(session, signal.SIGKILL)
+
+    with ct129.rate(SLOW), ThreadPoolExecutor(1) as threads:
+        gone = threads.submit(go_away)
+        with pytest.raises(HostUnreachable, match="ct129"):
+            move(*ends, job, Progress(), said.append, pause=pauses.append)
+        gone.result()
+    # The try that had moved something is not counted.
+    assert pauses == [DELAYS_S[0], *DELAYS_S]
+    assert all("trying again in" in line for line in said)
+    ct129.start_sshd()
     resume(site, made, size_bytes=40e6)
