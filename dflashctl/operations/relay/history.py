@@ -91,7 +91,7 @@ def records() -> tuple[Record, ...]:
 
 def _record(told: dict[str, Any]) -> Record:
     """Raises ValueError, TypeError, KeyError for what was not written here."""
-    process = told.get("process")
+    process = told["process"]
     record = Record(**{**told, "what": _words(told["what"]), "how": _words(told["how"]),
                        "process": None if process is None else ProcessToken.model_validate(process)})  # fmt: skip
     words = (record.name, record.source, record.dest, record.text)

@@ -1,6 +1,7 @@
 """A checkpoint as what a relay moves: which one, where it goes, what of it the target already has."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,11 @@ class Checkpoint:
     @property
     def label(self) -> str:
         return f"{self.run}@{self.step}"
+
+    @property
+    def loss(self) -> float | None:
+        told = None if self.manifest is None else self.manifest.about.get("loss")
+        return float(told) if isinstance(told, int | float) else None
 
     def files(self) -> Mapping[str, str]:
         """sha256 by path."""
@@ -101,8 +107,8 @@ def choose(found: Found, which: str, host: str) -> Checkpoint:
 
 def _best(usable: list[Checkpoint], run: str, host: str) -> Checkpoint:
     """By the training loss that stands in the manifest; the newest of equals."""
-    with_loss = [(float(one.manifest.about["loss"]), -one.step, one) for one in usable
-                 if one.manifest is not None and isinstance(one.manifest.about.get("loss"), int | float)]  # fmt: skip
+    # One that went astray has a loss that is no number.
+    with_loss = [(loss, -one.step, one) for one in usable if (loss := one.loss) is not None and math.isfinite(loss)]
     if not with_loss:
         raise ArtifactError(f"no checkpoint of run {run} on {host} says what its loss was, so none is best")
     return min(with_loss, key=lambda row: row[:2])[2]
