@@ -120,12 +120,19 @@ class Made:
         }
 
 
-def make_checkpoint(folder: Path, step: int, size_mb: float, *, seed: int, with_state: bool = True, **about) -> Path:
-    """As the trainer leaves one: bf16 weights, config.json, the optimizer's state, the manifest last."""
+def make_checkpoint(
+    folder: Path, step: int, size_mb: float, *, seed: int, with_state: bool = True, drift: float = 0.0, **about
+) -> Path:
+    """As the trainer leaves one: bf16 weights, config.json, the optimizer's state, the manifest last.
+
+    `drift`: this share of the weights differs in the last bit from those of the same seed.
+    """
     folder.mkdir(parents=True)
     numbers = np.random.default_rng(seed)
     num_rows = max(1, round(size_mb * 1e6 / 2 / 512 / 4))
     tensors = {f"layers.{i}.weight": bf16(numbers, (num_rows, 512)) for i in range(4)}
+    for values in tensors.values():
+        np.bitwise_xor(values, np.random.default_rng(step).random(values.shape) < drift, out=values)
     (folder / "model.safetensors").write_bytes(safetensors(tensors))
     (folder / "config.json").write_text(json.dumps({"hidden_size": 512, "step": step}))
     if with_state:

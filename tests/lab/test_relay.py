@@ -232,3 +232,16 @@ def test_a_chief_that_names_a_run_outside_is_refused(site, kpro6, ct129):
     done = site.ckpt()
     assert done.code == 5, done.err
     assert "evil" not in listing(ct129, "/root")
+
+
+def test_an_earlier_checkpoint_that_has_rotted_is_not_built_upon(site, ct129):
+    """Its difference to the next is what would be sent."""
+    site.make(step=100, size_mb=20)
+    assert site.ckpt().code == 0
+    made = site.make(step=200, size_mb=20, seed=-100, drift=0.1)
+    path = f"{site.place(ct129)}/model.safetensors"
+    ct129.exec(f"printf rot | dd of={shlex.quote(path)} bs=1 seek=9000000 conv=notrunc")
+    done = site.ckpt("--encode", "always")
+    assert done.code == 0, done.err
+    assert "all is sent in full" in done.err
+    assert is_whole(site, made)

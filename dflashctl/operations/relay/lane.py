@@ -33,7 +33,11 @@ class SourceBad(Exception):
 
 
 class TargetBad(Exception):
-    """The target could not take a chunk."""
+    """The target could not take a chunk. `is_base`: for what it had of it already, which is not what it should be."""
+
+    def __init__(self, told: Any) -> None:
+        super().__init__(told["text"])
+        self.is_base = bool(told.get("is_base"))
 
 
 class Stopped(Exception):
@@ -102,7 +106,7 @@ class Lane:
                 self._problem = self._problem or (self.writer.lost() if not self._is_closed else EOFError())
                 done = None
             elif fields.get("bad"):
-                self._problem = self._problem or TargetBad(payload["text"])
+                self._problem = self._problem or TargetBad(payload)
                 done = None
             else:
                 done = self._unconfirmed[fields["id"]]
@@ -294,7 +298,7 @@ class DirectLane:
                 self._problem = self._problem or (
                     SourceBad(int(payload["file"]), payload["why"], payload["text"])
                     if is_source
-                    else TargetBad(payload["text"])
+                    else TargetBad(payload)
                 )
             elif "sent" in fields:
                 self._hows[fields["id"]] = fields["how"]

@@ -50,6 +50,14 @@ class Moved:
     """Bytes of the files by how they came: raw, planes, base, zeros, same."""
 
 
+class _KnownBad(Exception):
+    """What the target was to have already is not there, or is something else."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
 def move(
     source: End,
     target: End,
@@ -68,11 +76,17 @@ def move(
     Raises ArtifactError, JobFailed, ConfigError, HostUnreachable.
     """
 
+    uses_known = True
+
     def attempt(number: int) -> Moved | None:
-        nonlocal direct
+        nonlocal direct, uses_known
         try:
             with contextlib.ExitStack() as stack:
-                return _Try(source, target, progress, say, pause, stack, direct).run(job, number)
+                return _Try(source, target, progress, say, pause, stack, direct, uses_known=uses_known).run(job, number)
+        except _KnownBad as bad:
+            say(f"{bad.text}: all is sent in full")
+            uses_known = False
+            raise Overtaken from bad
         except AgentRefused as refused:
             if refused.kind != "direct" or direct is None:
                 raise
@@ -146,7 +160,10 @@ class _Try:
         pause: Callable[[float], None],
         stack: contextlib.ExitStack,
         direct: tuple[str, ...] | None,
+        *,
+        uses_known: bool,
     ) -> None:
+        self._uses_known = uses_known
         self._source, self._target, self._direct = source, target, direct
         self._progress, self._say, self._pause, self._stack = progress, say, pause, stack
         self._lock = threading.Condition()
@@ -177,7 +194,7 @@ class _Try:
         found = _scan(chief, wanted)
         tree, known, sha256s = job.prepare(chief, keeper, found)
         root = self._pinned(chief, tree)
-        chunks = cut(tree, self._source.host, known)
+        chunks = cut(tree, self._source.host, known if self._uses_known else None)
         opened = self._open(keeper, tree)
         done = set(opened["done"])
         self._begin(chunks, done, tree)
@@ -447,6 +464,8 @@ class _Try:
                 f"{self._source.host}: {problem.text} while it was relayed ({problem.why})",
                 hint="relay what is finished; nothing has been published",
             )
+        if isinstance(problem, TargetBad) and problem.is_base:
+            return _KnownBad(f"{self._target.host}: an earlier checkpoint is not what it was ({problem})")
         if isinstance(problem, TargetBad):
             return JobFailed(
                 f"{self._target.host}: {self._wanted.dest} could not be written: {problem}",

@@ -16,6 +16,10 @@ MOST_OPEN = 64
 STEP_BYTES = 1 << 20
 
 
+class BaseGone(Exception):
+    """What is here already, and was to be built upon, is not here any more."""
+
+
 class Writer:
     def __init__(self, line: Line) -> None:
         self.line = line
@@ -51,6 +55,7 @@ class Writer:
         told = wire.parse(wire.read_exactly(self.line.asked, wire.HEADER_BYTES))
         self.left = int(told.get("n", 0))
         problem = ""
+        is_base = told["how"] == "base"
         try:
             if told["how"] == "raw":
                 if self.left != asked["size"]:
@@ -63,8 +68,10 @@ class Writer:
                 raise ValueError(f"{self.left} bytes came for {asked['size']}")
             else:
                 self.put(asked, self.decoded(told["how"], self.taken(self.left), asked))
+        except BaseGone as gone:
+            problem = str(gone)
         except OSError as error:
-            problem = reason(error)
+            problem, is_base = reason(error), False
         except ValueError as error:
             problem = str(error)
         while self.left:
@@ -72,7 +79,7 @@ class Writer:
         watch(STALL_S)
         verdict = wire.parse(wire.read_exactly(self.line.asked, wire.HEADER_BYTES))
         if problem:
-            self.line.say({"text": problem}, id=number, bad=1)
+            self.line.say({"text": problem, "is_base": is_base}, id=number, bad=1)
         elif verdict.get("ok") == 1:
             self.note(number, asked["key"])
 
@@ -105,7 +112,8 @@ class Writer:
                 finally:
                     os.close(descriptor)
         except OSError as error:
-            self.line.say({"text": reason(error)}, id=number, bad=1)
+            is_base = error.errno in (errno.ENOENT, errno.EIO)
+            self.line.say({"text": reason(error), "is_base": is_base}, id=number, bad=1)
             return
         self.note(number, asked["key"])
 
@@ -115,7 +123,10 @@ class Writer:
             return None
         base = None
         if how == "base":
-            base = b"".join(read_range(*piece) for piece in asked["bases"])
+            try:
+                base = b"".join(read_range(*piece) for piece in asked["bases"])
+            except OSError as error:
+                raise BaseGone(f"{error.filename}: {reason(error)}") from None
         return codec.decode(stored, size, asked["width"], base)
 
     def put(self, asked: dict[str, Any], data: Any) -> None:
