@@ -193,8 +193,10 @@ class Relay:
                 moved = act()
         except KeyboardInterrupt as error:
             self._end_of("interrupted", progress, "")
+            is_late = progress.snapshot().phase == "publishing"
+            what_is = "it may have its final name" if is_late else "nothing has its final name"
             raise Interrupted(
-                "interrupted; what has come stays there, nothing was published", hint="dflashctl relay resume"
+                f"interrupted; what has come stays there, {what_is}", hint="dflashctl relay resume"
             ) from error
         except DflashctlError as error:
             self._end_of("failed", progress, error.message)

@@ -43,8 +43,11 @@ def watch(
         relay.gate(other, True, "relay watch --keep")
     try:
         _Watch(relay, (one, other), relay.ends(one, other), every_s, keep, then, with_state=with_state).follow(run)
-    except KeyboardInterrupt as error:
-        raise Interrupted("watching was ended; what was brought over stays", hint="dflashctl relay list") from error
+    except (KeyboardInterrupt, Interrupted) as error:
+        raise Interrupted(
+            "watching was ended; what was brought over stays, and of what was on its way each chunk that had come",
+            hint="the same command goes on with it",
+        ) from error
 
 
 @dataclass(frozen=True)
