@@ -316,7 +316,9 @@ class _Try:
             if not told["busy"]:
                 return told
             if not is_told:
-                self._say(f"{self._target.host}: another relay is at work there; waiting for its end")
+                self._say(
+                    f"{self._target.host}: another relay is at work there, or the end of an earlier one; waiting for it"
+                )
             is_told = True
             self._pause(BUSY_S)
 
