@@ -54,6 +54,8 @@ class Relay:
         self._settings = ssh_settings(without_secrets(self.inventory))
         self._pool = Pool()
         self._begun: history.Record | None = None
+        self._title = ""
+        """Of the board, once it is known better than from what was typed."""
 
     def host(self, given: str | None, default: str | None, option: str, key: str) -> str:
         """Raises ConfigError."""
@@ -107,6 +109,7 @@ class Relay:
             again += [] if given is None and end.host != LOCAL else [option, end.workdir]
 
         def remember(chosen: Checkpoint) -> None:
+            self._title = chosen.label
             self.remember("ckpt", f"{one}:{chosen.label}", other, ["ckpt", chosen.label, *again])
 
         job = CheckpointJob(
@@ -180,6 +183,7 @@ class Relay:
                 options = (
                     "-oBatchMode=yes",
                     "-oCompression=no",
+                    "-oConnectTimeout=10",
                     "-oServerAliveInterval=5",
                     "-oClearAllForwardings=yes",
                 )
@@ -208,7 +212,7 @@ class Relay:
     def _shown(self, what: str, source: str, target: str, progress: Progress) -> Iterator[None]:
         if self.out.is_live:
             with Live(console=self.out.progress, refresh_per_second=4, get_renderable=lambda: board(
-                what, source, target, progress.snapshot()
+                self._title or what, source, target, progress.snapshot()
             ), transient=True):  # fmt: skip
                 yield
             return
