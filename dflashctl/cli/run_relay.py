@@ -276,8 +276,9 @@ class Relay:
         there: dict[str, Any] = {"unfinished": [], "received": []}
         problem = ""
         if host is not None:
+            self.inventory.lookup(host)
             try:
-                end = self.end(self.host(host, None, "--to", "destination"))
+                end = self.end(host)
                 agent = end.start("keeper")
                 try:
                     there = agent.ask("list", {"workdir": end.workdir})

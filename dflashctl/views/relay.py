@@ -15,6 +15,7 @@ from dflashctl.views.palette import ACCENT, BAD, CAUTION, GOOD, QUIET, binary, d
 
 PHASES = {
     "looking": "looking at both ends",
+    "hashing": "reading it at the source, for its sha256",
     "moving": "moving",
     "verifying": "verifying on the target's disk",
     "publishing": "syncing and publishing",
@@ -38,7 +39,7 @@ def _one_line(text: str, style: str = "") -> Text:
 
 
 def line(source: str, target: str, seen: Snapshot) -> str:
-    if seen.phase == "looking" or not seen.total_bytes:
+    if seen.phase in ("looking", "hashing") or not seen.total_bytes:
         return PHASES[seen.phase]
     text = f"{PHASES[seen.phase]}: {binary(seen.done_bytes)} of {binary(seen.total_bytes)}"
     text += f", {binary(seen.rate_bytes_per_s)}/s"

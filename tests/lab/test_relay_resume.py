@@ -124,6 +124,11 @@ def test_without_a_folder_for_the_history_it_works_all_the_same(site):
     assert (listed.code, "no relay was begun on this machine" in listed.out) == (0, True), listed.err
 
 
+def test_a_destination_that_is_not_known_is_refused(site):
+    done = site.operator.cli("relay", "list", "--to", "ct12")
+    assert (done.code, "did you mean ct129?" in done.err) == (2, True), done.err
+
+
 def test_a_destination_that_is_away_does_not_keep_the_list_from_being_shown(site, ct129):
     site.make()
     assert site.ckpt().code == 0

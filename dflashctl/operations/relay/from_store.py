@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from dflashctl.errors import ArtifactError, ConfigError, HostUnreachable, JobFailed
+from dflashctl.errors import ArtifactError, ConfigError, JobFailed
 from dflashctl.operations.relay.agent import Agent, AgentRefused, End, Pinger, Role
 from dflashctl.operations.relay.crew import share_out
 from dflashctl.operations.relay.progress import Progress
@@ -68,7 +68,8 @@ class _Down:
         self._changed = threading.Condition()
         self._told: dict[str, str] = {}
         self._acks: dict[int, str] = {}
-        self._gone: HostUnreachable | None = None
+        self._is_gone = False
+        """An agent at the target."""
         self._is_filled = False
         self._digests = digests
         """sha256 of the pieces of chunks that this process has read, by the chunk's key."""
@@ -179,7 +180,7 @@ class _Down:
     def _heard_keeper(self, fields: dict[str, Any], told: Any) -> None:
         with self._changed:
             if fields.get("gone"):
-                self._lost()
+                self._is_gone = True
             elif fields.get("sha"):
                 for path, sha256, text in told:
                     self._told[path] = sha256 or f"unreadable: {text}"
@@ -188,21 +189,16 @@ class _Down:
     def _heard_writer(self, fields: dict[str, Any], told: Any) -> None:
         with self._changed:
             if fields.get("gone") and not self._is_filled:
-                self._lost()
+                self._is_gone = True
             elif "id" in fields:
                 self._acks[fields["id"]] = told["text"] if fields.get("bad") else ""
             self._changed.notify_all()
-
-    def _lost(self) -> None:
-        self._gone = HostUnreachable("the relay's agent at the target has gone", host=self._target.host)
 
     def _wait(self, is_so: Callable[[], bool], timeout_s: float, agent: Agent) -> None:
         """Under the lock. Raises HostUnreachable."""
         end_s = time.monotonic() + timeout_s
         while not is_so():
-            if self._gone is not None:
-                raise agent.lost()
-            if time.monotonic() > end_s:
+            if self._is_gone or time.monotonic() > end_s:
                 raise agent.lost()
             self._changed.wait(1.0)
 

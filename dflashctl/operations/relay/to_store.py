@@ -116,6 +116,7 @@ class _Up:
             self._say(f"{tree.root} has empty folders ({empty[0]}), which a store does not keep")
 
     def _hashed(self, chief: Agent, tree: Tree) -> dict[str, str]:
+        self._progress.phase = "hashing"
         due = [file for file in tree.files if file.version not in self._digests]
         told = chief.ask("hash", {"root": tree.root, "paths": [file.path for file in due]}, timeout_s=3600.0)
         self._digests.update(zip((file.version for file in due), told, strict=True))
