@@ -131,12 +131,12 @@ def test_check_of_a_host_that_is_not_known_gets_the_nearest(hosts_file, capsys):
 
 
 def test_ssh_and_its_like_are_not_given_the_secrets_of_hosts(monkeypatch):
-    from dflashctl.cli.places import _without_secrets
+    from dflashctl.cli.places import without_secrets
     from dflashctl.config.hosts import HostsFile, HostSpec
     from dflashctl.config.inventory import Inventory
 
     monkeypatch.setenv("HF_TOKEN", "hf_x")
     monkeypatch.setenv("MINE", "kept")
-    given = _without_secrets(Inventory(HostsFile(hosts={"a": HostSpec(secrets=("HF_TOKEN",))})))
+    given = without_secrets(Inventory(HostsFile(hosts={"a": HostSpec(secrets=("HF_TOKEN",))})))
     assert "HF_TOKEN" not in given
     assert given["MINE"] == "kept"
