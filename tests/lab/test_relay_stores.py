@@ -15,6 +15,7 @@ from s3_proxy import Proxy
 from s3_servers import BUCKET, ENV, SECRET, Server, binary
 from sshlab.host import wait_until
 
+KEYS = {"NO_PROXY": "127.0.0.1", **ENV}
 PROGRAMS = {"strict": "weed", "sloppy": "rclone"}
 
 
@@ -52,12 +53,12 @@ class StoreSite(RelaySite):
         return f"{self.folder.name}/{path}"
 
     def path(self, *words, env=ENV, timeout_s=120.0):
-        done = self.operator.cli("relay", "path", *words, env=env, timeout_s=timeout_s)
+        done = self.operator.cli("relay", "path", *words, env={"NO_PROXY": "127.0.0.1", **env}, timeout_s=timeout_s)
         assert SECRET not in done.out + done.err
         return done
 
     def begin(self, *words):
-        return self.operator.start_cli("relay", "path", *words, env=ENV)
+        return self.operator.start_cli("relay", "path", *words, env=KEYS)
 
     def tree(self, **files):
         folder = self.operator.home / "tree"
@@ -205,7 +206,7 @@ def test_a_download_that_was_killed_reads_only_the_rest_and_is_resumed_by_name(s
     record = listed["begun_here"][-1]
     assert (record["outcome"], record["dest"]) == ("broken off", f"ct129:{place}")
     num_before = len(site.proxy.requests)
-    done = site.operator.cli("relay", "resume", record["name"], env=ENV)
+    done = site.operator.cli("relay", "resume", record["name"], env=KEYS)
     assert done.code == 0, done.err
     assert site.num_ranges(num_before) == 2
     assert digests_on(ct129, place) == digests_of(folder)
@@ -294,7 +295,7 @@ def test_ctrl_c_ends_it_and_resume_goes_on(site, way):
     _, err = begun.communicate(timeout=60)
     assert (begun.returncode, b"relay resume" in err, b"Traceback" in err) == (130, True, False), err
     gate.is_open.set()
-    done = site.operator.cli("relay", "resume", env=ENV)
+    done = site.operator.cli("relay", "resume", env=KEYS)
     assert done.code == 0, done.err
     if way == "down":
         assert digests_of(site.operator.home / "down") == digests_of(folder)

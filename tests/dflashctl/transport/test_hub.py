@@ -557,3 +557,10 @@ def test_an_address_that_names_no_repository_is_refused(url):
 
 def test_names_of_other_alphabets_are_safe():
     assert is_safe_path("\u30e2\u30c7\u30eb/a b.txt")
+
+
+def test_a_file_that_was_asked_for_itself_says_that_it_is_all_there_is(hub, opened):
+    hub.commit({"x/x": SMALL})
+    (one,) = opened("hf://org/drafter/x/x").files()
+    (within,) = opened("hf://org/drafter/x").files()
+    assert (one.path, one.is_all, within.path, within.is_all) == ("x", True, "x", False)

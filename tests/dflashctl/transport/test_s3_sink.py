@@ -235,3 +235,14 @@ def test_metadata_that_the_store_lost_are_made_up_for_by_the_sidecar(strict, sin
     send(sink(strict, proxy_before(strict, after=after).endpoint), {"big": data}, known=True)
     (file,) = source(strict).files()
     assert file.sha256 == sha256(data)
+
+
+def test_what_is_there_and_is_another_is_told_and_left_alone(store, sink, objects, send):
+    at = objects(store)
+    send(sink(store), {"same": b"same"}, known=True)
+    at.put("other", b"old")
+    writer = sink(store)
+    files = {"same": b"same", "other": b"new", "fresh": b"new"}
+    writer.begin(tuple(StoredFile(path, len(data), "v1", sha256(data)) for path, data in files.items()))
+    assert writer.occupied == ("other",)
+    assert at.get("other") == b"old"

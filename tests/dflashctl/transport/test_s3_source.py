@@ -275,3 +275,10 @@ def test_nothing_of_a_checksum_is_asked_for(store, source, objects, proxy_before
 
 def test_an_empty_file_is_not_asked_for(source, strict):
     assert source(strict).read(StoredFile("a", 0, "x"), 0, 0) == b""
+
+
+def test_an_object_of_exactly_the_key_says_that_it_is_all_there_is(store, source, objects, prefix):
+    objects(store).put("x/x", b"1")
+    (one,) = source(store, at=f"{prefix}/x/x").files()
+    (within,) = source(store, at=f"{prefix}/x").files()
+    assert (one.path, one.is_all, within.path, within.is_all) == ("x", True, "x", False)
