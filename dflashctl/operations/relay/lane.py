@@ -303,7 +303,7 @@ class DirectLane:
             elif "sent" in fields:
                 self._hows[fields["id"]] = fields["how"]
                 self._progress.add(sent_bytes=int(fields["sent"]))
-            else:
+            elif "on" not in fields:
                 done = self._unconfirmed[fields["id"]]
             self._lock.notify_all()
         if done is not None:

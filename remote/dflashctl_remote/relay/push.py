@@ -24,6 +24,7 @@ class Push:
         """Held while a message goes."""
         self.begun = -1
         """The chunk whose bytes have gone, and not yet that they count."""
+        self.told_s = 0.0
         try:
             self.child = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
@@ -100,6 +101,13 @@ class Push:
         self.begun = number
         self.line.say(id=number, sent=size, how=how)
         return self.asked
+
+    def goes_on(self) -> None:
+        """Bytes go, however slowly: the operator, who sees none of them, hears of it now and then."""
+        now_s = time.monotonic()
+        if now_s - self.told_s >= PING_S:
+            self.told_s = now_s
+            self.line.say(id=self.begun, on=1)
 
     def confirm(self, number: int) -> None:
         with self.lock:

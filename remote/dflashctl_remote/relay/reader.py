@@ -18,6 +18,8 @@ from dflashctl_remote.relay.push import Push
 
 MOST_OPEN = 64
 STEP_BYTES = 1 << 20
+PUSHED_BYTES = 1 << 18
+"""Where the operator sees no byte: so that a slow link is not taken for a dead one."""
 MANY = 8
 """Pieces: then they are small, and gathered in memory before they go."""
 MARGIN = 0.9
@@ -166,9 +168,10 @@ class Reader:
         view = memoryview(data)
         with self.line.lock if self.push is None else self.push.lock:
             out = self.out(number, asked, how, len(data))
-            for at in range(0, len(view), STEP_BYTES):
-                wire.write_all(out, view[at : at + STEP_BYTES])
-                watch(120)
+            step = self.step_bytes()
+            for at in range(0, len(view), step):
+                wire.write_all(out, view[at : at + step])
+                self.go_on()
         self.link.sent(len(data), time.perf_counter() - began_s)
 
     def send_raw(self, number: int, asked: dict[str, Any]) -> None:
@@ -192,12 +195,20 @@ class Reader:
         descriptor = self.descriptor(index)
         end = offset + length
         while offset < end:
-            watch(120)
-            sent = os.sendfile(out, descriptor, offset, min(STEP_BYTES, end - offset))
+            self.go_on()
+            sent = os.sendfile(out, descriptor, offset, min(self.step_bytes(), end - offset))
             if not sent:
                 wire.write_all(out, bytes(end - offset))
                 return
             offset += sent
+
+    def step_bytes(self) -> int:
+        return STEP_BYTES if self.push is None else PUSHED_BYTES
+
+    def go_on(self) -> None:
+        watch(120)
+        if self.push is not None:
+            self.push.goes_on()
 
     def check(self, index: int, found: os.stat_result) -> None:
         if version_of(found) != self.files[index][1:4]:

@@ -30,13 +30,11 @@ def tree(*files):
 
 def covered(made, chunks):
     """Of each file the pieces in order, which must be all of it, once."""
-    pieces = sorted(piece for chunk in chunks for piece in chunk.pieces)
-    for index, one in enumerate(made.files):
-        at = 0
-        for _, offset, length in (piece for piece in pieces if piece[0] == index):
-            assert (offset, length > 0) == (at, True)
-            at += length
-        assert at == one.size
+    pieces = {}
+    for index, offset, length in sorted(piece for chunk in chunks for piece in chunk.pieces):
+        assert (offset, length > 0) == (pieces.get(index, 0), True)
+        pieces[index] = offset + length
+    assert [pieces.get(index, 0) for index in range(len(made.files))] == [one.size for one in made.files]
     return True
 
 
