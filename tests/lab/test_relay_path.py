@@ -123,6 +123,7 @@ def test_sources_that_are_not_there(site, home, source, code, said):
     assert (done.code, said in done.err, "Traceback" in done.err) == (code, True, False), done.err
 
 
+@pytest.mark.slow
 def test_an_empty_folder_an_empty_file_and_a_way_by_a_link(site, home, kpro6, ct129):
     kpro6.exec(f"mkdir {home}/none && : >{home}/zero && ln -s none {home}/link")
     for name in ("none", "zero", "link"):
@@ -176,6 +177,7 @@ def test_a_file_that_changes_while_it_is_read_comes_as_it_is_at_the_end(site, ho
     assert wire_bytes(ct129, "in") - before < 1.15 * 34e6 + 8 * MIB
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_after_it_was_read_comes_as_it_is_at_the_end(site, home, kpro6, ct129):
     """Its time and size stay the same: only what it holds tells."""
     kpro6.exec(f"mkdir {home}/t && cd {home}/t && head -c 9000000 /dev/urandom >a && head -c 25000000 /dev/urandom >b")
