@@ -89,6 +89,7 @@ def test_a_checkpoint_goes_straight_and_encoded_if_asked(site):
     assert site.operator_bytes() - before < MIB
 
 
+@pytest.mark.slow
 def test_one_that_was_killed_goes_on_straight(site):
     place, wanted = site.tree(64 * MIB)
     dest = f"{site.workdir(site.target)}/there"
@@ -106,6 +107,7 @@ def test_one_that_was_killed_goes_on_straight(site):
     wait_until(lambda: not site.agents(site.source) and not site.agents(site.target), "agents end", 60.0)
 
 
+@pytest.mark.slow
 def test_a_link_that_breaks_in_between_is_taken_up_again(site):
     place, wanted = site.tree(64 * MIB)
     dest = f"{site.workdir(site.target)}/there"
@@ -136,7 +138,11 @@ def no_ssh(site):
 
 @pytest.mark.parametrize(
     ("trouble", "said"),
-    [(refused_key, "Permission denied"), (unknown_host, "Host key verification failed"), (no_ssh, "No such file")],
+    [
+        (refused_key, "Permission denied"),
+        pytest.param(unknown_host, "Host key verification failed", marks=pytest.mark.slow),
+        pytest.param(no_ssh, "No such file", marks=pytest.mark.slow),
+    ],
 )
 def test_a_target_that_the_source_does_not_reach_is_said_and_it_goes_over_the_operator(site, trouble, said):
     place, wanted = site.tree(2 * MIB)
@@ -151,6 +157,7 @@ def test_a_target_that_the_source_does_not_reach_is_said_and_it_goes_over_the_op
     assert digests_on(site.target, dest) == wanted
 
 
+@pytest.mark.slow
 def test_the_other_direction_is_not_meant(site, tmp_path):
     folder = tmp_path / "tree"
     folder.mkdir()

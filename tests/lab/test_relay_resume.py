@@ -22,8 +22,8 @@ class ResumeSite(RelaySite):
     def list(self):
         return json.loads(self.operator.cli("relay", "list", "--json").out)
 
-    def kill_in_the_middle(self, *words, dest, chunks=2):
-        """A relay over a slow link, killed once so many chunks have come."""
+    def kill_in_the_middle(self, *words, dest, chunks=4):
+        """A relay over a slow link, killed once so many chunks have come; a checkpoint's first two are small."""
         with self.target.rate(100e6):
             begun = self.operator.start_cli("relay", *words)
             self.wait_for_chunks(dest, chunks)
@@ -87,6 +87,7 @@ def test_the_same_command_again_takes_up_the_record_too(site, ct129):
     assert (wrong.code, f"did you mean {name}?" in wrong.err) == (2, True), wrong.err
 
 
+@pytest.mark.slow
 def test_one_that_is_at_work_is_not_begun_twice(site, ct129):
     made = site.make(size_mb=20)
     with ct129.rate(100e6):
@@ -101,12 +102,14 @@ def test_one_that_is_at_work_is_not_begun_twice(site, ct129):
     assert site.is_whole(made)
 
 
+@pytest.mark.slow
 def test_paths_here_are_found_again_from_elsewhere(site, ct129):
     folder = site.operator.home / "data"
     folder.mkdir()
     (folder / "big.bin").write_bytes(os.urandom(40 * MIB))
     dest = f"{site.workdir(ct129)}/data"
-    site.kill_in_the_middle("path", "data/", f"ct129:{site.workdir(ct129)}/", "--encode", "no", dest=dest)
+    words = ["path", "data/", f"ct129:{site.workdir(ct129)}/", "--encode", "no"]
+    site.kill_in_the_middle(*words, dest=dest, chunks=2)
     elsewhere = site.operator.home / "elsewhere"
     elsewhere.mkdir()
     argv = ["env", "-C", str(elsewhere), sys.executable, "-m", "dflashctl", "relay", "resume"]
@@ -222,6 +225,7 @@ def test_without_a_terminal_it_is_quiet_and_json_is_one_document(site):
     assert (done.err, json.loads(done.out)["num_files"]) == ("", 2)
 
 
+@pytest.mark.slow
 def test_without_a_terminal_a_long_one_says_a_line_now_and_then(site, ct129):
     site.make(size_mb=40)
     with ct129.rate(20e6):

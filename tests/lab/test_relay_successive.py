@@ -72,6 +72,7 @@ def test_where_the_source_has_pruned_the_earlier_one_the_change_goes_whole_and_t
     assert NUM_BYTES < wire < NUM_BYTES + SLACK_BYTES
 
 
+@pytest.mark.slow
 def test_where_the_target_has_pruned_the_earlier_one_all_goes(site, ct129):
     first, second = site.step(1), site.step(2)
     site.relay(first)

@@ -86,6 +86,7 @@ def test_a_run_is_followed_to_its_end_and_the_target_is_pruned(site, ct129):
     assert (again.code, "r1@400 is on ct129 already" in again.err) == (0, True), again.err
 
 
+@pytest.mark.slow
 def test_it_waits_for_the_first_checkpoint_and_goes_on_after_the_host_was_away(site, kpro6):
     kpro6.exec(f"mkdir -p {site.workdir(kpro6)}/runs/r1/checkpoints")
     begun = site.watch()
@@ -101,6 +102,7 @@ def test_it_waits_for_the_first_checkpoint_and_goes_on_after_the_host_was_away(s
     assert b"has ended; its last checkpoint is on ct129" in begun.stdout.read()
 
 
+@pytest.mark.slow
 def test_a_target_that_is_away_is_waited_for(site, ct129):
     site.make(step=100)
     begun = site.watch()
@@ -131,6 +133,7 @@ def test_ctrl_c_ends_it(site):
     assert (begun.returncode, b"watching was ended" in err, b"Traceback" in err) == (130, True, False), err
 
 
+@pytest.mark.slow
 def test_one_that_is_damaged_is_passed_over_and_the_last_one_decides(site, kpro6):
     site.make(step=100)
     kpro6.exec(f"echo x >>{site.place(kpro6)}/config.json")
