@@ -276,7 +276,7 @@ class Bench:
 
 def unlimited(bench: Bench) -> Result:
     """3 GiB, as a drafter of 1.6 billion bf16 weights, that nothing makes smaller, over links as fast as they are."""
-    num_mib, far_mib, ours, pipe, scp = 3072, 1024, "relay ckpt", "ssh aes128-gcm cat | cat", "scp -3"
+    num_mib, far_mib, ours, pipe, scp = 3072, 512, "relay ckpt", "ssh aes128-gcm cat | cat", "scp -3"
     bench.warm("ct129", "jump", "kpro6")
     bench.make_checkpoint("ct129", "big", num_mib)
     bench.make_checkpoint("kpro6", "far", far_mib)
