@@ -79,6 +79,7 @@ class PathJob:
             if name in ("", "~", ".", ".."):
                 raise ConfigError(f"{self.source} has no name of its own", hint="give the destination's whole path")
             path = f"{path.rstrip('/')}/{name}"
+        self._refuse_within_itself(chief, keeper, path)
         if keeper.ask("look", {"dest": path})["kind"] != "nothing" and not self.replace:
             self._compare(chief, keeper, path)
             return None
@@ -98,6 +99,18 @@ class PathJob:
         # On one host nothing has to leave it.
         whole = {(file.path, ""): Place("", 0, f"{tree.root}/{file.path}", 0) for file in tree.files}
         return tree, Known(whole=whole), {}
+
+    def _refuse_within_itself(self, chief: Agent, keeper: Agent, path: str) -> None:
+        """Two names of hosts may be one machine, and share folders: so they are told apart by what they are on it."""
+        source = chief.ask("where", {"path": self.source.path, "is_followed": True})
+        dest = keeper.ask("where", {"path": path, "is_followed": False})
+        # Nothing tells machines other than Linux apart.
+        if self.source.host != self.dest.host and (source[-1] or ["unknown"])[0] == "unknown":
+            return
+        if dest[0] is not None and dest[0] in source[0 if self.replace else 1 :]:
+            raise ConfigError(f"{self.source} is in {shlex.quote(path)}, and would be gone with it")
+        if source[0] is not None and source[0] in dest[1:]:
+            raise ConfigError(f"{shlex.quote(path)} is in {self.source}, and would become a part of itself")
 
     def _compare(self, chief: Agent, keeper: Agent, path: str) -> None:
         """Whether it is the same, file by file. Raises ConfigError if not."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dflashctl_remote.relay.agent import Line, Refused, expand, leads_out, watch, within
+from dflashctl_remote.relay.disk import boot_id
 from dflashctl_remote.relay.tensors import read_table, sha256_of_ranges, width_of
 
 MANIFEST = "manifest.json"
@@ -20,6 +21,8 @@ MOST_MANIFEST_BYTES = 64 << 20
 STEP = "step-"
 PINS = "relay/pins"
 STATE = "state/"
+MOST_DEPTH = 200
+"""Of folders in folders: what removes and counts them calls itself for each."""
 
 
 class Chief:
@@ -160,10 +163,11 @@ def scan_what_is_there(root: str, is_checkpoint: bool, with_state: bool) -> dict
         one = {"root": folder, "is_file": True, "files": [row(folder, name)], "dirs": [], "links": [], "manifest": None}
         return with_need(one)
     tree: dict[str, Any] = {"root": real, "is_file": False, "files": [], "dirs": [], "links": []}
-    walk(real, "", tree)
+    walk(real, tree)
     tree["files"].sort()
-    # Complete folders are verified against their own account, too.
-    tree["manifest"] = read_manifest(real)
+    # Complete folders are verified against their own account, too. Others may have anything of that name.
+    own = [size for path, size, *_ in tree["files"] if path == MANIFEST]
+    tree["manifest"] = read_manifest(real) if own and own[0] <= MOST_MANIFEST_BYTES else None
     return with_need(tree)
 
 
@@ -197,20 +201,48 @@ def scan_checkpoint(root: str, with_state: bool) -> dict[str, Any]:
     return {"root": root, "is_file": False, "files": files, "dirs": [], "links": [], "manifest": text}
 
 
-def walk(root: str, below: str, tree: dict[str, Any]) -> None:
-    watch(120)
-    with os.scandir(os.path.join(root, below)) as entries:
-        for entry in entries:
-            path = below + "/" + entry.name if below else entry.name
-            if entry.is_symlink():
-                tree["links"].append([path, safe_link(root, path)])
-            elif entry.is_dir():
-                tree["dirs"].append(path)
-                walk(root, path, tree)
-            elif entry.is_file():
-                tree["files"].append(row(root, path))
-            else:
-                raise Refused("kind", f"{root}/{path} is neither file, folder nor link")
+def walk(root: str, tree: dict[str, Any]) -> None:
+    """Folders stand before what is in them."""
+    due = [""]
+    while due:
+        below = due.pop()
+        watch(120)
+        if below.count("/") >= MOST_DEPTH:
+            raise Refused("kind", f"{root}/{below[:100]}... lies deeper than {MOST_DEPTH} folders")
+        with os.scandir(os.path.join(root, below)) as entries:
+            for entry in entries:
+                path = below + "/" + entry.name if below else entry.name
+                if entry.is_symlink():
+                    tree["links"].append([path, safe_link(root, path)])
+                elif entry.is_dir():
+                    tree["dirs"].append(path)
+                    due.append(path)
+                elif entry.is_file():
+                    tree["files"].append(row(root, path))
+                else:
+                    raise Refused("kind", f"{root}/{path} is neither file, folder nor link")
+
+
+def where(path: str, *, is_followed: bool) -> list[list[Any] | None]:
+    """What tells it from all else on this machine, then the same of each folder above it; None of what is not there.
+
+    `is_followed`: a link is what it leads to.
+    """
+    full = os.path.abspath(path)
+    real = os.path.realpath(full)
+    if not is_followed:
+        real = os.path.join(os.path.realpath(os.path.dirname(full)), os.path.basename(full))
+    chain: list[list[Any] | None] = []
+    while True:
+        try:
+            found = os.lstat(real)
+            chain.append([boot_id(), found.st_dev, found.st_ino])
+        except (FileNotFoundError, NotADirectoryError):
+            chain.append(None)
+        above = os.path.dirname(real)
+        if above == real:
+            return chain
+        real = above
 
 
 def safe_link(root: str, path: str) -> str:
@@ -285,6 +317,7 @@ SHARED: dict[str, Callable[[Any], Any]] = {
     "rtt": lambda asked: {},
     "find": lambda asked: find(expand(asked["workdir"]), asked["run"]),
     "scan": lambda asked: scan(expand(asked["path"]), asked["is_checkpoint"], asked["with_state"]),
+    "where": lambda asked: where(expand(asked["path"]), is_followed=asked["is_followed"]),
     "hash": lambda asked: hash_files(asked["root"], asked["paths"]),
     "tensors": lambda asked: hash_tensors(asked["path"], asked["names"], asked["sample_bytes"]),
 }

@@ -5,8 +5,9 @@ import os
 
 import pytest
 
+from dflashctl_remote.relay import chief
 from dflashctl_remote.relay.agent import Refused, leads_out
-from dflashctl_remote.relay.chief import find, hash_files, scan
+from dflashctl_remote.relay.chief import find, hash_files, scan, where
 
 
 def checkpoint(folder, *entries, text=None):
@@ -87,3 +88,29 @@ def test_runs_are_told_newest_first_with_their_complete_checkpoints(tmp_path):
     told = find(str(tmp_path), None)
     assert [name for name, _ in told["runs"]] == ["new", "old"]
     assert (told["run"], [step for step, _, _ in told["steps"]]) == ("new", [5])
+
+
+def test_whatever_is_called_a_manifest_in_another_tree_is_no_hindrance(tmp_path, monkeypatch):
+    (tmp_path / "a/manifest.json").mkdir(parents=True)
+    assert scan(str(tmp_path / "a"), False, False)["manifest"] is None
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/manifest.json").write_text("12345")
+    assert scan(str(tmp_path / "b"), False, False)["manifest"] == "12345"
+    monkeypatch.setattr(chief, "MOST_MANIFEST_BYTES", 4)
+    assert scan(str(tmp_path / "b"), False, False)["manifest"] is None
+
+
+def test_folders_in_folders_without_end_are_refused_by_a_word(tmp_path):
+    os.makedirs(tmp_path / ("d/" * 180))
+    assert len(scan(str(tmp_path / "d"), False, False)["dirs"]) == 179
+    os.makedirs(tmp_path / ("d/" * 220))
+    assert refusal(str(tmp_path / "d"), is_checkpoint=False) == "kind"
+
+
+def test_where_a_path_is_tells_what_is_in_what(tmp_path):
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("a/b")
+    (own, above, *_) = where(str(tmp_path / "a/b"), is_followed=True)
+    assert where(str(tmp_path / "link/new/er"), is_followed=False)[:4] == [None, None, own, above]
+    assert where(str(tmp_path / "link"), is_followed=True)[0] == own
+    assert where(str(tmp_path / "link"), is_followed=False)[0] != own

@@ -3,7 +3,8 @@ import os
 import pytest
 
 from dflashctl.errors import ArtifactError, ConfigError
-from dflashctl.stages.relay.path import Location, parse_location, refuse_both_stores
+from dflashctl.stages.relay.path import Location, PathJob, parse_location, refuse_both_stores
+from dflashctl_remote.relay.chief import SHARED
 
 HOSTS = frozenset({"local", "kpro6", "ct129"})
 
@@ -61,3 +62,39 @@ def test_two_stores_are_refused():
 def test_nothing_is_written_to_a_hub():
     with pytest.raises(ArtifactError, match="only be read"):
         refuse_both_stores(Location("local", "x"), Location("", "hf://o/n"))
+
+
+class HereAgent:
+    """An agent of this machine, asked without a link."""
+
+    def ask(self, op, asked, **_):
+        return {"look": lambda asked: {"kind": "folder" if os.path.exists(asked["dest"]) else "nothing"}, **SHARED}[op](
+            asked
+        )
+
+
+@pytest.mark.parametrize(
+    ("source", "dest", "replace", "said"),
+    [
+        ("a/b", "a", True, "would be gone with it"),
+        ("a/b", "a", False, "would be gone with it"),
+        ("a/b", "link/..", True, "would be gone with it"),
+        ("link", "a/b", True, "would be gone with it"),
+        ("a", "a/new", False, "part of itself"),
+        ("a", "link/new/er", False, "part of itself"),
+        ("link", "a/b/new", True, "part of itself"),
+        ("a/b", "link", True, ""),
+        ("a/b", "a/c", False, ""),
+        ("a/b", "c", True, ""),
+    ],
+)
+def test_a_path_is_never_put_into_itself_nor_in_place_of_what_it_is_in(tmp_path, source, dest, replace, said):
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("a/b")
+    # By another name it is the same machine.
+    job = PathJob(Location("local", str(tmp_path / source)), Location("ct129", f"{tmp_path}/{dest}"), replace=replace)
+    if not said:
+        assert job.choose(HereAgent(), HereAgent()) is not None
+        return
+    with pytest.raises(ConfigError, match=said):
+        job.choose(HereAgent(), HereAgent())
