@@ -38,6 +38,8 @@ WRITERS_S = STALL_S + 30
 PIECE_BYTES = 1 << 18
 MOST_TOLD = 512
 SYNC_S = 4.0
+TURN = "turn-"
+"""Beginning of a link in the part folder to itself, by which the writers of one try come in."""
 
 
 class Keeper:
@@ -157,7 +159,8 @@ class Keeper:
         os.replace(file.name, os.path.join(self.part, "about.json"))
         threading.Thread(target=self.hash_all, daemon=True).start()
         threading.Thread(target=self.sync_on, daemon=True).start()
-        return {"part": self.part, "dest": self.dest, "done": done, "there_bytes": there, "free_bytes": free_bytes}
+        part = self.begin_turn()
+        return {"part": part, "dest": self.dest, "done": done, "there_bytes": there, "free_bytes": free_bytes}
 
     def keep_what_counts(self, files: list[Any], tree: str) -> list[str]:
         """Of an earlier relay: chunks are known by what they hold; files that nobody wants any more are removed."""
@@ -280,6 +283,7 @@ class Keeper:
             for _ in range(WRITERS_S * 20):
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    self.end_turns()
                     return {"alone": True}
                 except OSError:
                     watch(60)
@@ -287,6 +291,22 @@ class Keeper:
         finally:
             os.close(descriptor)
         raise Refused("writers", f"somebody still writes to {self.part}")
+
+    def begin_turn(self) -> str:
+        """The way in for the writers of this try alone."""
+        path = os.path.join(self.part, TURN + os.urandom(8).hex())
+        try:
+            os.symlink(".", path)
+        except OSError:
+            # Some file systems have no links.
+            return self.part
+        return path
+
+    def end_turns(self) -> None:
+        """While nobody writes: whoever was told of a try and has not come yet finds no file any more."""
+        for name in os.listdir(self.part):
+            if name.startswith(TURN):
+                os.unlink(os.path.join(self.part, name))
 
     def publish(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Everything to the disk, then the final name: nobody ever sees a half."""

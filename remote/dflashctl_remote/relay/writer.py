@@ -35,7 +35,7 @@ class Writer:
     def answer(self, fields: dict[str, Any], asked: Any) -> None:
         op = fields["op"]
         if op == "open":
-            part = asked["part"]
+            part = asked["part"]  # by its link of this try, which is gone once that is over
             # Shared by all that write; whoever takes it for himself knows that none of them is left.
             self.writers = os.open(os.path.join(part, "writers"), os.O_RDWR | os.O_CLOEXEC)
             fcntl.flock(self.writers, fcntl.LOCK_SH | fcntl.LOCK_NB)

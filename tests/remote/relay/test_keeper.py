@@ -8,6 +8,7 @@ import pytest
 from dflashctl_remote.relay.agent import Line, Refused
 from dflashctl_remote.relay.keeper import Keeper
 from dflashctl_remote.relay.received import prune
+from dflashctl_remote.relay.writer import Writer
 
 
 @pytest.fixture
@@ -123,3 +124,20 @@ def test_the_oldest_that_a_relay_brought_go_first_by_number(tmp_path):
     (tmp_path / "relay/received.jsonl").write_text("".join(lines))
     assert prune(str(tmp_path), "r1", 2, set()) == ["step-9"]
     assert sorted(os.listdir(place)) == ["step-10", "step-100"]
+
+
+def test_a_writer_of_an_earlier_try_comes_too_late(keeper, tmp_path):
+    earlier = keeper.open(asked(tmp_path, ("a", 2)))["part"]
+    now = keeper.open(asked(tmp_path, ("a", 2)))["part"]
+    with pytest.raises(FileNotFoundError):
+        Writer(keeper.line).answer({"op": "open"}, {"part": earlier, "files": ["a"]})
+    writer = Writer(keeper.line)
+    writer.answer({"op": "open"}, {"part": now, "files": ["a"]})
+    os.close(writer.writers)
+    keeper.wait_for_writers()
+    # Verified by now: neither a new one nor one that has still a file to open.
+    with pytest.raises(FileNotFoundError):
+        Writer(keeper.line).answer({"op": "open"}, {"part": now, "files": ["a"]})
+    with pytest.raises(FileNotFoundError):
+        writer.descriptor(0)
+    os.close(writer.journal)
