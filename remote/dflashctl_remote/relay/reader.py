@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import errno
 import os
 import queue
 import threading
@@ -20,6 +21,7 @@ MOST_OPEN = 64
 STEP_BYTES = 1 << 20
 PUSHED_BYTES = 1 << 18
 """Where the operator sees no byte: so that a slow link is not taken for a dead one."""
+NO_SENDFILE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSOCK, errno.EOPNOTSUPP)
 MANY = 8
 """Pieces: then they are small, and gathered in memory before they go."""
 MARGIN = 0.9
@@ -196,11 +198,22 @@ class Reader:
         end = offset + length
         while offset < end:
             self.go_on()
-            sent = os.sendfile(out, descriptor, offset, min(self.step_bytes(), end - offset))
+            sent = self.pass_on(out, descriptor, offset, min(self.step_bytes(), end - offset))
             if not sent:
                 wire.write_all(out, bytes(end - offset))
                 return
             offset += sent
+
+    def pass_on(self, out: int, descriptor: int, offset: int, length: int) -> int:
+        try:
+            return os.sendfile(out, descriptor, offset, length)
+        except OSError as error:
+            # Some systems do it to sockets alone, some file systems not at all.
+            if error.errno not in NO_SENDFILE:
+                raise
+        data = os.pread(descriptor, length, offset)
+        wire.write_all(out, data)
+        return len(data)
 
     def step_bytes(self) -> int:
         return STEP_BYTES if self.push is None else PUSHED_BYTES
@@ -271,6 +284,9 @@ class Link:
         self.num_asked = 0
 
     def sent(self, num_bytes: int, seconds: float) -> None:
+        if not num_bytes:
+            # Holes tell nothing of a link.
+            return
         with self.lock:
             self.sent_bytes += num_bytes
             rate = num_bytes / max(seconds, 1e-6)

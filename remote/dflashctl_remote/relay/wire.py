@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 HEADER_BYTES = 96
@@ -36,12 +37,14 @@ def parse(text: bytes) -> dict[str, Any]:
     return fields
 
 
-def read_exactly(fd: int, num_bytes: int) -> bytes:
-    """Raises EOFError if the other side has gone."""
+def read_exactly(fd: int, num_bytes: int, on_piece: Callable[[], None] | None = None) -> bytes:
+    """Raises EOFError if the other side has gone. `on_piece` is called whenever some of it has come."""
     pieces = []
     while num_bytes:
         pieces.append(read_some(fd, min(num_bytes, 1 << 20)))
         num_bytes -= len(pieces[-1])
+        if on_piece is not None:
+            on_piece()
     return b"".join(pieces)
 
 
@@ -53,11 +56,11 @@ def read_some(fd: int, most_bytes: int) -> bytes:
     return piece
 
 
-def read_message(fd: int) -> tuple[dict[str, Any], Any]:
-    """Gives the fields and the payload, which must be JSON if there is one."""
-    fields = parse(read_exactly(fd, HEADER_BYTES))
+def read_message(fd: int, on_piece: Callable[[], None] | None = None) -> tuple[dict[str, Any], Any]:
+    """Gives the fields and the payload, which must be JSON if there is one. `on_piece` as in `read_exactly`."""
+    fields = parse(read_exactly(fd, HEADER_BYTES, on_piece))
     size = fields.get("n", 0)
-    return fields, json.loads(read_exactly(fd, size)) if size else None
+    return fields, json.loads(read_exactly(fd, size, on_piece)) if size else None
 
 
 def write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
