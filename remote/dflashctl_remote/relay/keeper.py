@@ -120,8 +120,11 @@ class Keeper:
             fcntl.flock(self.parent, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        except OSError:
+        except OSError as error:
+            if not stat.S_ISDIR(os.fstat(self.parent).st_mode):
+                raise Refused("lock", f"{parent}: its file system locks no files ({reason(error)})") from None
             # Network file systems lock no folders.
+            os.close(self.parent)
             flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
             self.parent = os.open(os.path.join(parent, "." + name + ".relay-lock"), flags, 0o600)
             return self.take(parent, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from typing import Any
@@ -18,7 +19,7 @@ RECEIVED = "relay/received.jsonl"
 def note_received(workdir: str, told: dict[str, Any]) -> None:
     path = os.path.join(workdir, RECEIVED)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "a", encoding="utf-8") as file:
+    with open(path, "a", encoding="utf-8", errors="surrogateescape") as file:
         file.write(json.dumps(told) + "\n")
 
 
@@ -26,9 +27,18 @@ def received(workdir: str) -> list[dict[str, Any]]:
     """What relays have brought to a work folder, oldest first."""
     try:
         with open(os.path.join(workdir, RECEIVED), encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.endswith("}\n")]
+            return [told for told in map(parsed, file) if told is not None]
     except FileNotFoundError:
         return []
+
+
+def parsed(line: str) -> dict[str, Any] | None:
+    """None for one that was cut off, by a full disk, and whatever was written behind it."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) and isinstance(told.get("dest"), str) else None
 
 
 def prune(workdir: str, run: str, keep: int, spare: set[str]) -> list[str]:
@@ -58,7 +68,9 @@ def unfinished(workdir: str) -> list[dict[str, Any]]:
     for folder, names, _ in os.walk(os.path.join(workdir, "runs")):
         for name in names:
             if name.endswith(PART):
-                found.append(about(os.path.join(folder, name)))
+                # One that is published by now is not unfinished.
+                with contextlib.suppress(FileNotFoundError):
+                    found.append(about(os.path.join(folder, name)))
         names[:] = [name for name in names if not name.startswith((".", STEP))]
     return found
 

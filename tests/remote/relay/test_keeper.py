@@ -1,5 +1,6 @@
 """What an earlier relay left on a target, and what may be put there. The agent has no operator but the test."""
 
+import fcntl
 import json
 import os
 
@@ -7,7 +8,7 @@ import pytest
 
 from dflashctl_remote.relay.agent import Line, Refused
 from dflashctl_remote.relay.keeper import Keeper
-from dflashctl_remote.relay.received import prune
+from dflashctl_remote.relay.received import lists, note_received, prune, received
 from dflashctl_remote.relay.writer import Writer
 
 
@@ -141,3 +142,26 @@ def test_a_writer_of_an_earlier_try_comes_too_late(keeper, tmp_path):
     with pytest.raises(FileNotFoundError):
         writer.descriptor(0)
     os.close(writer.journal)
+
+
+def test_a_file_system_without_locks_is_said_to_have_none(keeper, tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(Refused, match="locks no files"):
+        keeper.open(asked(tmp_path, ("a", 2)))
+
+
+def test_what_a_full_disk_has_cut_off_hides_nothing_else(tmp_path):
+    note_received(str(tmp_path), {"dest": "/a"})
+    with (tmp_path / "relay/received.jsonl").open("a") as file:
+        file.write('{"dest": "/cu')
+    note_received(str(tmp_path), {"dest": "/b"})
+    note_received(str(tmp_path), {"dest": "/c"})
+    assert [told["dest"] for told in received(str(tmp_path))] == ["/a", "/c"]
+
+
+def test_a_relay_that_ends_while_they_are_listed_is_not_unfinished(tmp_path):
+    (tmp_path / "runs/r/checkpoints/.step-1.relay-part").mkdir(parents=True)
+    assert lists(str(tmp_path)) == {"unfinished": [], "received": []}
