@@ -19,10 +19,17 @@ from dflashctl_remote.relay import wire
 
 Role = Literal["chief", "reader", "pusher", "keeper", "writer"]
 ASK_S = 120.0
+HASH_S, HASH_BYTES_PER_S = 600.0, 10 << 20
+"""An agent that hashes says nothing until the end; one that lives no longer is noticed by its link."""
 PING_S = 5.0
 END_S = 3.0
 """So long an agent that lives may take to end; over a dead link none will."""
 _SCRIPT = read_script(Path(__file__).parent, "agent.sh")
+
+
+def hashing_s(num_bytes: int) -> float:
+    """So long reading so much may take, on a disk that is slow and busy."""
+    return HASH_S + num_bytes / HASH_BYTES_PER_S
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflashctl.errors import ArtifactError, DflashctlError, HostUnreachable, JobFailed
-from dflashctl.operations.relay.agent import Agent, AgentRefused, End, Pinger
+from dflashctl.operations.relay.agent import Agent, AgentRefused, End, Pinger, hashing_s
 from dflashctl.operations.relay.lane import DirectLane, Lane, SourceBad, Stopped, TargetBad
 from dflashctl.operations.relay.pair import Ear, Pair
 from dflashctl.operations.relay.progress import Progress
@@ -490,7 +490,7 @@ class _Try:
                     batch.append(file.path)
                     size += file.size
                 if batch and (file is None or size >= HASH_BYTES or len(batch) >= 512):
-                    told = chief.ask("hash", {"root": tree.root, "paths": batch}, timeout_s=600.0)
+                    told = chief.ask("hash", {"root": tree.root, "paths": batch}, timeout_s=hashing_s(size))
                     with self._lock:
                         expected.update(zip(batch, told, strict=True))
                     batch, size = [], 0
@@ -518,7 +518,8 @@ class _Try:
         wrong = [file.path for file in tree.files if self._sha256s[file.path] != expected[file.path]]
         if not wrong:
             return
-        own = chief.ask("hash", {"root": root, "paths": wrong[:1]}, timeout_s=600.0)[0]
+        size = next(file.size for file in tree.files if file.path == wrong[0])
+        own = chief.ask("hash", {"root": root, "paths": wrong[:1]}, timeout_s=hashing_s(size))[0]
         is_changed = own != expected[wrong[0]]
         if is_changed and self._wanted.is_checkpoint:
             keeper.ask("drop", {})

@@ -219,6 +219,7 @@ class CheckpointJob:
             return
         candidates.sort(key=lambda one: abs(one.step - step))
         own = _tensors(chief, f"{root}/{file.path}", None, SAMPLE_BYTES)
+        has_base = False
         for one in candidates:
             path = f"{one.path}/{file.path}"
             there = _tensors(keeper, path, None, SAMPLE_BYTES)
@@ -239,9 +240,10 @@ class CheckpointJob:
                     if name in ours and name in theirs and ours[name][0] == theirs[name][0]:
                         same[file.path, name] = Place("", 0, path, int(theirs[name][1]))
             twin = next((mine for mine in self._own if mine.step == one.step), None)
-            if not base and twin is not None and twin.files().get(file.path) == one.files()[file.path]:
+            if not has_base and twin is not None and twin.files().get(file.path) == one.files()[file.path]:
                 for name, (_, offset, size, dtype) in there.items():
                     if name in own and own[name][2:] == [size, dtype]:
+                        has_base = True
                         base[file.path, name] = Place(f"{twin.path}/{file.path}", int(offset), path, int(offset))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dflashctl.errors import ArtifactError, ConfigError
-from dflashctl.operations.relay.agent import Agent
+from dflashctl.operations.relay.agent import Agent, hashing_s
 from dflashctl.operations.relay.tree import Known, Place, Tree
 from dflashctl.operations.relay.wanted import Wanted
 
@@ -115,8 +115,8 @@ class PathJob:
     def _compare(self, chief: Agent, keeper: Agent, path: str) -> None:
         """Whether it is the same, file by file. Raises ConfigError if not."""
         asked = {"is_checkpoint": False, "with_state": False}
-        ours = chief.ask("scan", {"path": self.source.path, **asked})
-        theirs = keeper.ask("scan", {"path": path, **asked})
+        ours = chief.ask("scan", {"path": self.source.path, **asked}, timeout_s=600.0)
+        theirs = keeper.ask("scan", {"path": path, **asked}, timeout_s=600.0)
         shape = [
             [(f[0], f[1]) for f in told["files"]] if not told["is_file"] else told["files"][0][1]
             for told in (ours, theirs)
@@ -124,7 +124,9 @@ class PathJob:
         if shape[0] == shape[1] and sorted(ours["links"]) == sorted(theirs["links"]):
             digests = [
                 agent.ask(
-                    "hash", {"root": told["root"], "paths": [file[0] for file in told["files"]]}, timeout_s=3600.0
+                    "hash",
+                    {"root": told["root"], "paths": [file[0] for file in told["files"]]},
+                    timeout_s=hashing_s(sum(file[1] for file in told["files"])),
                 )
                 for agent, told in ((chief, ours), (keeper, theirs))
             ]

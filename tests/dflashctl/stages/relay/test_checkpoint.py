@@ -217,6 +217,17 @@ def test_the_nearest_of_earlier_ones_is_the_base():
     assert known_of(source, target).base["m", "changed"].target_path == f"{target.place(1)}/m"
 
 
+def test_each_file_has_a_base_of_its_own():
+    old, new = ({"m": OLD, "n": OLD}, {"m": NEW, "n": NEW})
+    texts = [manifest({"m": SHA[one], "n": SHA[one]}) for one in ("a", "b")]
+    source = FakeAgent("/a", {1: (texts[0], old), 2: (texts[1], new)})
+    target = FakeAgent("/b", {1: (texts[0], old)})
+    job, _ = job_of(source, target, "2")
+    files = tuple(SourceFile(path, 5000, 1, 1, 0o644, (Tensor(2, 1000, 50, "changed", "BF16"),)) for path in ("m", "n"))
+    tree = Tree(source.place(2), False, files, manifest=texts[1])
+    assert {("m", "changed"), ("n", "changed")} <= set(job.prepare(source, target, tree)[1].base)
+
+
 def test_the_manifest_of_what_is_sent_tells_what_was_left_behind():
     text = manifest({"m": SHA["a"], "state/o": SHA["b"]}, step=1)
     source, target = FakeAgent("/a", {1: (text, {})}), FakeAgent("/b", {})
