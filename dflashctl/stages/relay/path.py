@@ -1,5 +1,6 @@
 """Any file or folder as what a relay moves."""
 
+import contextlib
 import os
 import shlex
 from collections.abc import Mapping
@@ -71,6 +72,8 @@ class PathJob:
     encode: str = "auto"
     num_lanes: int | None = None
     is_there: bool = False
+    _before: tuple[object] | None = None
+    """What was there at the first try, and may go."""
 
     def choose(self, chief: Agent, keeper: Agent) -> Wanted | None:
         path = self.dest.path
@@ -79,10 +82,16 @@ class PathJob:
             if name in ("", "~", ".", ".."):
                 raise ConfigError(f"{self.source} has no name of its own", hint="give the destination's whole path")
             path = f"{path.rstrip('/')}/{name}"
-        self._refuse_within_itself(chief, keeper, path)
+        there = self._refuse_within_itself(chief, keeper, path)
         if keeper.ask("look", {"dest": path})["kind"] != "nothing" and not self.replace:
             self._compare(chief, keeper, path)
             return None
+        if there is not None and self._before not in (None, (there,)):
+            # Another has its name by now: most likely an earlier try, whose last word was lost.
+            with contextlib.suppress(ConfigError):
+                self._compare(chief, keeper, path)
+                return None
+        self._before = self._before or (there,)
         return Wanted(
             source=self.source.path,
             dest=path,
@@ -100,17 +109,21 @@ class PathJob:
         whole = {(file.path, ""): Place("", 0, f"{tree.root}/{file.path}", 0) for file in tree.files}
         return tree, Known(whole=whole), {}
 
-    def _refuse_within_itself(self, chief: Agent, keeper: Agent, path: str) -> None:
-        """Two names of hosts may be one machine, and share folders: so they are told apart by what they are on it."""
+    def _refuse_within_itself(self, chief: Agent, keeper: Agent, path: str) -> object:
+        """Two names of hosts may be one machine, and share folders: so they are told apart by what they are on it.
+
+        Gives what tells the destination from all else there; None if nothing is there.
+        """
         source = chief.ask("where", {"path": self.source.path, "is_followed": True})
         dest = keeper.ask("where", {"path": path, "is_followed": False})
         # Nothing tells machines other than Linux apart.
         if self.source.host != self.dest.host and (source[-1] or ["unknown"])[0] == "unknown":
-            return
+            return dest[0]
         if dest[0] is not None and dest[0] in source[0 if self.replace else 1 :]:
             raise ConfigError(f"{self.source} is in {shlex.quote(path)}, and would be gone with it")
         if source[0] is not None and source[0] in dest[1:]:
             raise ConfigError(f"{shlex.quote(path)} is in {self.source}, and would become a part of itself")
+        return dest[0]
 
     def _compare(self, chief: Agent, keeper: Agent, path: str) -> None:
         """Whether it is the same, file by file. Raises ConfigError if not."""

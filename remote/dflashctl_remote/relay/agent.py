@@ -17,6 +17,7 @@ STALL_S = 60
 """A payload of which nothing comes or goes for so long will never come to its end."""
 ANSWER_S = 300
 """An answer that takes longer says so itself."""
+PIECE_BYTES = 1 << 18
 END_S = 5
 """So long an agent may take to tidy up before it is ended."""
 
@@ -51,8 +52,13 @@ class Line:
 
     def say(self, payload: Any = None, **fields: Any) -> None:
         text = wire.header(**fields) if payload is None else wire.message(fields, payload)
+        view = memoryview(text)
         with self.lock:
-            wire.write_all(self.answers, text)
+            for at in range(0, len(view), PIECE_BYTES):
+                if at:
+                    # So long an answer takes a slow link minutes: it is gone only if nothing of it goes.
+                    watch(ANSWER_S)
+                wire.write_all(self.answers, view[at : at + PIECE_BYTES])
 
     def reply(self, questions: dict[str, Callable[[Any], Any]], op: str, asked: Any) -> None:
         """By the function of that name; one that gives None has nothing to say. Raises Refused."""

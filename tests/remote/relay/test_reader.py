@@ -63,3 +63,17 @@ def test_a_question_that_comes_slowly_is_a_sign_of_life(monkeypatch):
     assert signs[-1] == agent.ANSWER_S
     os.close(taken)
     os.close(given)
+
+
+def test_an_answer_that_goes_slowly_is_no_silence(monkeypatch):
+    taken, given = os.pipe()
+    signs = []
+    monkeypatch.setattr(agent, "watch", signs.append)
+    monkeypatch.setattr(agent, "PIECE_BYTES", 1000)
+    Line(-1, given).say(["name" * 25] * 50, op="scan")
+    assert (wire.read_message(taken)[1], signs) == (["name" * 25] * 50, [agent.ANSWER_S] * 5)
+    # A word costs nothing.
+    Line(-1, given).say(id=1, ok=1)
+    assert len(signs) == 5
+    os.close(taken)
+    os.close(given)

@@ -98,3 +98,27 @@ def test_a_path_is_never_put_into_itself_nor_in_place_of_what_it_is_in(tmp_path,
         return
     with pytest.raises(ConfigError, match=said):
         job.choose(HereAgent(), HereAgent())
+
+
+def test_one_that_has_replaced_what_was_there_is_not_sent_again(tmp_path):
+    for name, text in (("a", "new"), ("b", "old"), ("c", "new")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "f").write_text(text)
+    job = PathJob(Location("local", f"{tmp_path}/a"), Location("ct129", f"{tmp_path}/b"), replace=True)
+    assert job.choose(HereAgent(), HereAgent()) is not None
+    # A second try, while nothing was published.
+    assert job.choose(HereAgent(), HereAgent()) is not None
+    (tmp_path / "b").rename(tmp_path / "old")
+    (tmp_path / "c").rename(tmp_path / "b")
+    # A third, after the answer to that was lost.
+    assert (job.choose(HereAgent(), HereAgent()), job.is_there) == (None, True)
+    (tmp_path / "b/f").write_text("old")
+    assert job.choose(HereAgent(), HereAgent()) is not None
+    # Where nothing was, too.
+    job = PathJob(Location("local", f"{tmp_path}/a"), Location("ct129", f"{tmp_path}/d"), replace=True)
+    assert job.choose(HereAgent(), HereAgent()) is not None
+    (tmp_path / "a").rename(tmp_path / "d")
+    (tmp_path / "d/f").write_text("new")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/f").write_text("new")
+    assert job.choose(HereAgent(), HereAgent()) is None
