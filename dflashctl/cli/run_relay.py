@@ -31,7 +31,7 @@ from dflashctl.transport.bulk import ByteStream, open_stream
 from dflashctl.transport.pool import Pool
 from dflashctl.transport.shell import Script
 from dflashctl.transport.talk import COMMAND
-from dflashctl.views.relay import board, line, moved_text
+from dflashctl.views.relay import board, line, moved_text, plain
 
 T = TypeVar("T")
 ENCODINGS = ("auto", "always", "no")
@@ -161,7 +161,7 @@ class Relay:
             f"{ends[0].host}:{wanted.source} -> {ends[1].host}:{wanted.dest}",
             f"{len(tree.files)} files, {tree.total_bytes} bytes; "
             f"{len(known.same)} tensors are there already, of {len(known.base)} only the difference may be sent",
-            *(f"  {file.path}  {file.size}" for file in tree.files[:50]),
+            *(f"  {plain(file.path)}  {file.size}" for file in tree.files[:50]),
             *([f"  and {len(tree.files) - 50} more"] if len(tree.files) > 50 else []),
         ]
         self.out.result(data, "\n".join(text))

@@ -11,7 +11,7 @@ from dflashctl.operations.relay.stores import Brought
 from dflashctl.operations.relay.to_store import up
 from dflashctl.stages.relay.path import Location
 from dflashctl.transport.stores import FileSink, FileSource
-from dflashctl.views.relay import moved_text
+from dflashctl.views.relay import moved_text, plain
 
 if TYPE_CHECKING:
     from dflashctl.cli.run_relay import Relay
@@ -80,7 +80,7 @@ def _name(source: Location) -> str:
 
 
 def _show(relay: "Relay", source: Location, dest: str, files: list[tuple[str, int]]) -> None:
-    lines = [f"{source} -> {dest}", *(f"  {path}  {size}" for path, size in files)]
+    lines = [f"{source} -> {dest}", *(f"  {plain(path)}  {size}" for path, size in files)]
     relay.out.result({"source": str(source), "dest": dest, "files": files}, "\n".join(lines))
 
 

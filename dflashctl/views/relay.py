@@ -73,6 +73,11 @@ HOWS = (
 """How bytes came, in the order in which it is told."""
 
 
+def plain(name: str) -> str:
+    """A file's name from another machine, without what a terminal would act on."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
+
+
 def moved_text(what: str, target: str, moved: Moved) -> str:
     """The last line: sent X for Y, how, and that it was proven there."""
     new = moved.total_bytes - moved.kept_bytes

@@ -3,7 +3,7 @@ from dataclasses import replace
 from dflashctl.operations.relay.history import Record
 from dflashctl.operations.relay.progress import Snapshot
 from dflashctl.operations.relay.transfer import Moved
-from dflashctl.views.relay import board, legs, line, moved_text, relay_tables
+from dflashctl.views.relay import board, legs, line, moved_text, plain, relay_tables
 
 MIB = 1 << 20
 SEEN = Snapshot(
@@ -116,3 +116,7 @@ def test_the_tables_show_what_was_begun_what_is_unfinished_and_what_came(text_of
 
 def test_without_any_relay_that_is_said(text_of):
     assert relay_tables((), None, {}) == ["no relay was begun on this machine"]
+
+
+def test_a_files_name_does_nothing_to_the_terminal():
+    assert plain("a \u00e4\x1b]0;x\x07\n\udcff") == "a \u00e4?]0;x???"
