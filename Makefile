@@ -10,7 +10,6 @@
 #   TORCH_PIP_ARGS=...  pip arguments for torch alone, e.g. "--index-url URL" of a source of CPU-only wheels
 #   GPU=1               install the gpu extra too (flash-linear-attention; it breaks hybrid targets without a GPU)
 #   DEMO_ARGS=...       arguments of `dflashctl demo`
-#   TEST_PROCESSES=...  of `make test` at once (default: 2; most of them wait)
 #   BENCH_ARGS=...      arguments of scripts/bench_relay.py
 
 SHELL := /bin/bash
@@ -24,7 +23,6 @@ TORCH ?= torch==2.13.0
 TORCH_PIP_ARGS ?=
 GPU ?=
 DEMO_ARGS ?=
-TEST_PROCESSES ?= 2
 BENCH_ARGS ?=
 
 comma := ,
@@ -43,7 +41,7 @@ demo: .venv/.runtime
 	$(BIN)/dflashctl demo $(DEMO_ARGS)
 
 test: .venv/.dev
-	$(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile -m "not slow and not peers and not gpu"
+	$(BIN)/python -m pytest -q -m "not slow and not peers and not gpu"
 
 check: .venv/.dev
 	$(BIN)/ruff check .
