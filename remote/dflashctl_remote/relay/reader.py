@@ -22,10 +22,13 @@ STEP_BYTES = 1 << 20
 PUSHED_BYTES = 1 << 18
 """Where the operator sees no byte: so that a slow link is not taken for a dead one."""
 NO_SENDFILE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSOCK, errno.EOPNOTSUPP)
+BAD_DISK = (errno.EIO, errno.ESTALE)
 MANY = 8
 """Pieces: then they are small, and gathered in memory before they go."""
 MARGIN = 0.9
 """Encoding must promise to take less than this share of the time, or bytes."""
+KNOWN_BYTES = 16 << 20
+"""So much must have gone before its rate says anything: the first of it only fills buffers."""
 IDLE_SHARE = 0.15
 """With less of the cores idle they are what is slow, not the link."""
 
@@ -75,8 +78,10 @@ class Reader:
     def send_all(self) -> None:
         """In the order of the questions. The next chunk is made ready while one is being sent."""
         ready: collections.deque[tuple[dict[str, Any], dict[str, Any], Future[bytes] | None]] = collections.deque()
-        ahead = 1 + (os.cpu_count() or 1)
+        most = 1 + (os.cpu_count() or 1)
         while True:
+            # How a chunk goes is decided when it is made ready: not long before anything is known of the link.
+            ahead = most if self.link.is_known else 1
             while len(ready) < ahead and (not ready or not self.due.empty()):
                 item = self.due.get()
                 if item is None:
@@ -186,23 +191,34 @@ class Reader:
             began_s = time.perf_counter()
             with self.line.lock if self.push is None else self.push.lock:
                 out = self.out(number, asked, "raw", asked["size"])
-                for index, offset, length in asked["pieces"]:
-                    self.copy(out, index, offset, length)
+                problems = [self.copy(out, index, offset, length) for index, offset, length in asked["pieces"]]
             self.link.sent(asked["size"], time.perf_counter() - began_s)
+            for problem in problems:
+                if problem is not None:
+                    raise problem
         for index, _, _ in asked["pieces"]:
             self.check(index, os.fstat(self.descriptor(index)))
 
-    def copy(self, out: int, index: int, offset: int, length: int) -> None:
-        """What a file lacks by now is made up for; that it does is seen afterwards."""
+    def copy(self, out: int, index: int, offset: int, length: int) -> Changed | None:
+        """What a file lacks by now is made up for, as is seen afterwards. Gives what is wrong with its disk."""
         descriptor = self.descriptor(index)
         end = offset + length
         while offset < end:
             self.go_on()
-            sent = self.pass_on(out, descriptor, offset, min(self.step_bytes(), end - offset))
+            problem = None
+            try:
+                sent = self.pass_on(out, descriptor, offset, min(self.step_bytes(), end - offset))
+            except OSError as error:
+                # No pipe says that: it is not the operator who has gone.
+                if error.errno not in BAD_DISK:
+                    raise
+                sent = 0
+                problem = Changed(index, "unreadable", f"{self.root}/{self.files[index][0]}: {reason(error)}")
             if not sent:
                 wire.write_all(out, bytes(end - offset))
-                return
+                return problem
             offset += sent
+        return None
 
     def pass_on(self, out: int, descriptor: int, offset: int, length: int) -> int:
         try:
@@ -302,11 +318,15 @@ class Link:
             self.encoded_per_s = rate if not self.encoded_per_s else 0.7 * self.encoded_per_s + 0.3 * rate
             self.ratio[has_base] = 0.7 * self.ratio[has_base] + 0.3 * stored / size
 
+    @property
+    def is_known(self) -> bool:
+        return self.sent_bytes >= KNOWN_BYTES
+
     def is_slow(self, *, has_base: bool) -> bool:
         """Whether fewer bytes are quicker. What buffers swallow says nothing, so the first few MiB go as they are."""
         with self.lock:
             self.num_asked += 1
-            if self.sent_bytes < 24 << 20:
+            if not self.is_known:
                 return False
             if not self.encoded_per_s:
                 return True

@@ -33,6 +33,29 @@ def test_where_the_kernel_sends_no_file_to_a_pipe_it_is_read(tmp_path, monkeypat
     os.close(given)
 
 
+def test_a_disk_that_fails_is_told_and_is_no_operator_that_has_gone(tmp_path, monkeypatch):
+    def sendfile(out, descriptor, offset, length):
+        if offset > 2:
+            raise OSError(errno.EIO, "Input/output error")
+        return os.write(out, os.pread(descriptor, 3, offset))
+
+    monkeypatch.setattr(os, "sendfile", sendfile)
+    (tmp_path / "f").write_bytes(b"0123456789")
+    found = os.stat(tmp_path / "f")
+    taken, given = os.pipe()
+    reader = Reader(Line(-1, given))
+    reader.root, reader.files = str(tmp_path), [["f", found.st_size, found.st_mtime_ns, found.st_ino]]
+    monkeypatch.setattr(reader, "go_on", lambda: None)
+    reader.send(7, {"pieces": [[0, 0, 10]], "size": 10, "width": 1, "encode": "no"}, None)
+    wire.read_exactly(taken, 96)
+    assert wire.read_exactly(taken, 10) == b"012" + bytes(7)
+    fields, told = wire.read_message(taken)
+    assert (fields["bad"], told["file"], told["why"]) == (1, 0, "unreadable")
+    reader.forget("f")
+    os.close(taken)
+    os.close(given)
+
+
 def test_holes_make_no_link_slow():
     link = Link()
     link.sent(32 << 20, 0.1)
