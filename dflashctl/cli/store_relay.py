@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from dflashctl.transport.s3 import S3Place
 
 
+STORE_PROOF = "sizes, checksums and samples that the store tells of it are right"
+
+
 def relay_store(relay: "Relay", source: Location, dest: Location, *, replace: bool, is_dry_run: bool) -> None:
     """Raises what a relay raises."""
     if source.is_store:
@@ -89,7 +92,7 @@ def _tell(relay: "Relay", what: str, place: str, dest: str, brought: Brought | N
         said = f"{what} is on {place} already, and the same: nothing was sent"
         relay.out.result({"is_there": True, "dest": dest, "sent_bytes": 0}, said)
         return
-    text = moved_text(what, place, brought.moved)
+    text = moved_text(what, place, brought.moved, *([STORE_PROOF] if dest.startswith("s3://") else []))
     if brought.num_unproven:
         text += f"; of {brought.num_unproven} files the store tells no sha256: they are as they were read from it"
     relay.out.result({"is_there": False, **brought.moved.__dict__, "num_unproven": brought.num_unproven}, text)

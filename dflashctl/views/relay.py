@@ -13,12 +13,15 @@ from dflashctl.operations.relay.progress import Snapshot
 from dflashctl.operations.relay.transfer import Moved
 from dflashctl.views.palette import ACCENT, BAD, CAUTION, GOOD, QUIET, binary, duration
 
+SILENT_S = 5.0
+"""From then on an average says nothing about what goes on."""
 PHASES = {
     "looking": "looking at both ends",
     "hashing": "reading it at the source, for its sha256",
     "moving": "moving",
     "verifying": "verifying on the target's disk",
     "publishing": "syncing and publishing",
+    "waiting": "waiting to try again",
 }
 
 
@@ -42,9 +45,12 @@ def line(source: str, target: str, seen: Snapshot) -> str:
     if seen.phase in ("looking", "hashing") or not seen.total_bytes:
         return PHASES[seen.phase]
     text = f"{PHASES[seen.phase]}: {binary(seen.done_bytes)} of {binary(seen.total_bytes)}"
-    text += f", {binary(seen.rate_bytes_per_s)}/s"
-    if seen.phase == "moving" and seen.left_s is not None:
-        text += f", {duration(seen.left_s)} left"
+    if seen.phase == "moving" and seen.idle_s >= SILENT_S:
+        text += f", nothing has moved for {duration(seen.idle_s)}"
+    elif seen.phase != "waiting":
+        text += f", {binary(seen.rate_bytes_per_s)}/s"
+        if seen.phase == "moving" and seen.left_s is not None:
+            text += f", {duration(seen.left_s)} left"
     moved = seen.done_bytes - seen.kept_bytes
     if moved - seen.sent_bytes > moved // 50:
         text += f", {binary(seen.sent_bytes)} sent for {binary(moved)}"
@@ -53,7 +59,7 @@ def line(source: str, target: str, seen: Snapshot) -> str:
 
 def legs(source: str, target: str, seen: Snapshot) -> str:
     """How fast each leg could go, and which one keeps the other waiting."""
-    if not seen.sent_bytes:
+    if not seen.sent_bytes or seen.phase == "waiting":
         return ""
     one, other = (binary(seen.leg_bytes_per_s(leg)) for leg in ("source", "target"))
     text = f"{source} -> here {one}/s, here -> {target} {other}/s"
@@ -64,7 +70,7 @@ def legs(source: str, target: str, seen: Snapshot) -> str:
 
 
 HOWS = (
-    ("same", "copied from an earlier checkpoint there"),
+    ("same", "copied from what was there"),
     ("base", "as difference"),
     ("planes", "encoded"),
     ("zeros", "holes"),
@@ -78,8 +84,11 @@ def plain(name: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in name)
 
 
-def moved_text(what: str, target: str, moved: Moved) -> str:
-    """The last line: sent X for Y, how, and that it was proven there."""
+READ_BACK = "every sha256 read back there is right"
+
+
+def moved_text(what: str, target: str, moved: Moved, proof: str = READ_BACK) -> str:
+    """The last line: sent X for Y, how, and what proves that it is there."""
     new = moved.total_bytes - moved.kept_bytes
     text = f"{what} is on {target}: {moved.dest}; sent {binary(moved.sent_bytes)} for {binary(moved.total_bytes)}"
     parts = [f"{binary(moved.hows[how])} {words}" for how, words in HOWS if moved.hows.get(how)]
@@ -90,7 +99,7 @@ def moved_text(what: str, target: str, moved: Moved) -> str:
     text += f" in {duration(moved.elapsed_s)}" if moved.elapsed_s >= 1 else f" in {moved.elapsed_s:.2f} s"
     if moved.elapsed_s > 0 and new:
         text += f" ({binary(new / moved.elapsed_s)}/s)"
-    return f"{text}; every sha256 read back there is right"
+    return f"{text}; {proof}"
 
 
 def relay_tables(begun: tuple[Record, ...], host: str | None, there: dict[str, Any]) -> list[RenderableType]:

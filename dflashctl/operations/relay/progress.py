@@ -18,6 +18,11 @@ class Snapshot:
     """Over the wire, encoded, since the start."""
     hashed_bytes: int
     elapsed_s: float
+    """Since the first byte was asked for, whatever happened meanwhile."""
+    active_s: float
+    """Of these, while a try was at it."""
+    idle_s: float
+    """Since the last byte went over the wire."""
     source_wait_s: float
     """Of all lanes, waiting for the source to give."""
     target_wait_s: float
@@ -28,27 +33,27 @@ class Snapshot:
 
     @property
     def rate_bytes_per_s(self) -> float:
-        return self.sent_bytes / self.elapsed_s if self.elapsed_s > 0 else 0.0
+        return self.sent_bytes / self.active_s if self.active_s > 0 else 0.0
 
     @property
     def left_s(self) -> float | None:
         moved = self.done_bytes - self.kept_bytes
-        if moved <= 0 or self.elapsed_s <= 0:
+        if moved <= 0 or self.active_s <= 0:
             return None
-        return (self.total_bytes - self.done_bytes) * self.elapsed_s / moved
+        return (self.total_bytes - self.done_bytes) * self.active_s / moved
 
     @property
     def slower_leg(self) -> str:
         """source, target, or nothing while neither keeps the other waiting."""
         waits = self.source_wait_s + self.target_wait_s
-        if waits < 0.1 * self.elapsed_s * max(1, self.num_lanes):
+        if waits < 0.1 * self.active_s * max(1, self.num_lanes):
             return ""
         return "source" if self.source_wait_s > self.target_wait_s else "target"
 
     def leg_bytes_per_s(self, leg: str) -> float:
         """What that leg would give if the other one never kept it waiting."""
         other_wait_s = self.target_wait_s if leg == "source" else self.source_wait_s
-        own_s = self.elapsed_s - other_wait_s / max(1, self.num_lanes)
+        own_s = self.active_s - other_wait_s / max(1, self.num_lanes)
         return self.sent_bytes / own_s if own_s > 0.05 else self.rate_bytes_per_s
 
 
@@ -65,9 +70,12 @@ class Progress:
     target_wait_s: float = 0.0
     num_lanes: int = 0
     phase: str = "looking"
+    first_s: float = 0.0
     began_s: float = 0.0
     spent_s: float = 0.0
     """In tries before this one."""
+    moved_s: float = 0.0
+    """When the last byte went."""
     hows: dict[str, int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -75,6 +83,8 @@ class Progress:
         with self.lock:
             for name, amount in amounts.items():
                 setattr(self, name, getattr(self, name) + amount)
+            if amounts.get("sent_bytes"):
+                self.moved_s = time.monotonic()
 
     def came(self, how: str, num_bytes: int) -> None:
         """So many bytes of the files are on the target."""
@@ -84,25 +94,30 @@ class Progress:
 
     def begin(self) -> None:
         with self.lock:
-            self.began_s = time.monotonic()
+            self.began_s = self.moved_s = time.monotonic()
+            self.first_s = self.first_s or self.began_s
 
     def pause(self) -> None:
-        """The clock stands while nobody moves anything."""
+        """Nobody moves anything until the next `begin`."""
         with self.lock:
+            self.phase = "waiting" if self.first_s else self.phase
             if self.began_s:
                 self.spent_s += time.monotonic() - self.began_s
                 self.began_s = 0.0
 
     def snapshot(self) -> Snapshot:
         with self.lock:
-            running_s = time.monotonic() - self.began_s if self.began_s else 0.0
+            now_s = time.monotonic()
+            running_s = now_s - self.began_s if self.began_s else 0.0
             return Snapshot(
                 total_bytes=self.total_bytes,
                 done_bytes=self.done_bytes,
                 kept_bytes=self.kept_bytes,
                 sent_bytes=self.sent_bytes,
                 hashed_bytes=self.hashed_bytes,
-                elapsed_s=self.spent_s + running_s,
+                elapsed_s=now_s - self.first_s if self.first_s else 0.0,
+                active_s=self.spent_s + running_s,
+                idle_s=now_s - self.moved_s if self.moved_s else 0.0,
                 source_wait_s=self.source_wait_s,
                 target_wait_s=self.target_wait_s,
                 num_lanes=self.num_lanes,

@@ -183,6 +183,7 @@ class CheckpointJob:
         moved = {file.path for file in tree.files}
         if moved != set(sha256s):
             tree = replace(tree, manifest=_without_state(manifest, moved))
+        tree = replace(tree, files=tuple(replace(file, content=sha256s[file.path]) for file in tree.files))
         return tree, self._known(chief, keeper, tree), {path: sha256s[path] for path in moved}
 
     def _is_same(self, text: str) -> bool:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dflashctl.errors import ArtifactError, ConfigError
+from dflashctl.errors import ConfigError
 from dflashctl.operations.relay.agent import Agent, hashing_s
 from dflashctl.operations.relay.tree import Known, Place, Tree
 from dflashctl.operations.relay.wanted import Wanted
@@ -156,4 +156,4 @@ def refuse_both_stores(source: Location, dest: Location) -> None:
     if source.is_store and dest.is_store:
         raise ConfigError(f"{source} and {dest} are both stores: one end of a relay is a host, or this machine")
     if dest.path.startswith("hf://"):
-        raise ArtifactError("a Hugging Face repository can only be read from here", hint="huggingface-cli upload")
+        raise ConfigError("a Hugging Face repository can only be read from here", hint="hf upload")

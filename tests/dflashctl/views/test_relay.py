@@ -12,7 +12,9 @@ SEEN = Snapshot(
     kept_bytes=20 * MIB,
     sent_bytes=40 * MIB,
     hashed_bytes=0,
-    elapsed_s=4.0,
+    elapsed_s=9.0,
+    active_s=4.0,
+    idle_s=0.0,
     source_wait_s=0.0,
     target_wait_s=2.0,
     num_lanes=1,
@@ -33,7 +35,14 @@ MOVED = Moved(
 
 
 def test_while_both_ends_are_looked_at_there_are_no_figures():
-    assert line("a", "b", Snapshot(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0, "looking")) == "looking at both ends"
+    assert line("a", "b", Snapshot(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, "looking")) == "looking at both ends"
+
+
+def test_an_average_is_not_told_while_nothing_moves():
+    assert line("a", "b", replace(SEEN, idle_s=40.0)) == "moving: 60.0 MiB of 100.0 MiB, nothing has moved for 40 s"
+    waiting = replace(SEEN, phase="waiting", idle_s=40.0)
+    assert line("a", "b", waiting) == "waiting to try again: 60.0 MiB of 100.0 MiB"
+    assert legs("a", "b", waiting) == ""
 
 
 def test_a_line_tells_how_far_it_is_how_fast_and_how_long_it_still_takes():
@@ -80,7 +89,7 @@ def test_the_last_line_tells_what_was_sent_for_what_and_that_it_was_proven():
 def test_the_last_line_tells_how_much_came_in_which_way():
     hows = {"raw": 10 * MIB, "same": 50 * MIB, "base": 20 * MIB, "planes": 15 * MIB, "zeros": 5 * MIB}
     assert (
-        "sent 30.0 MiB for 100.0 MiB: 50.0 MiB copied from an earlier checkpoint there, 20.0 MiB as difference, "
+        "sent 30.0 MiB for 100.0 MiB: 50.0 MiB copied from what was there, 20.0 MiB as difference, "
         "15.0 MiB encoded, 5.0 MiB holes, 10.0 MiB as it is in 20 s"
     ) in moved_text("r@1", "b", replace(MOVED, sent_bytes=30 * MIB, hows=hows))
 
@@ -95,7 +104,7 @@ def test_the_last_line_of_nothing_has_no_rate():
 
 
 def test_the_board_is_four_lines_whatever_is_known(text_of):
-    looking = Snapshot(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0, "looking")
+    looking = Snapshot(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, "looking")
     assert [text_of(board("r@1", "a", "b", seen)).count("\n") for seen in (looking, SEEN)] == [4, 4]
 
 

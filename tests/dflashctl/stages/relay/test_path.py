@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from dflashctl.errors import ArtifactError, ConfigError
+from dflashctl.errors import ConfigError
 from dflashctl.stages.relay.path import Location, PathJob, parse_location, refuse_both_stores
 from dflashctl_remote.relay.chief import SHARED
 
@@ -60,7 +60,7 @@ def test_two_stores_are_refused():
 
 
 def test_nothing_is_written_to_a_hub():
-    with pytest.raises(ArtifactError, match="only be read"):
+    with pytest.raises(ConfigError, match="only be read"):
         refuse_both_stores(Location("local", "x"), Location("", "hf://o/n"))
 
 
