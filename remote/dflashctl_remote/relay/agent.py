@@ -72,9 +72,14 @@ class Line:
         self.say({"kind": problem.kind, "text": problem.text, **problem.about}, error=1, **fields)
 
 
+IS_AGENT = threading.Event()
+"""Set in a process that is an agent, and nothing else."""
+
+
 def watch(seconds: int) -> None:
-    """Ends this process at once unless it is called again in time: a link that is cut is told by nobody."""
-    signal.alarm(seconds)
+    """Ends an agent at once unless it is called again in time: a link that is cut is told by nobody."""
+    if IS_AGENT.is_set():
+        signal.alarm(seconds)
 
 
 def reason(error: OSError) -> str:
@@ -135,6 +140,7 @@ def main(role: str, sentinel: str) -> int:
         os._exit(1)
 
     signal.signal(signal.SIGALRM, fall_silent)
+    IS_AGENT.set()
     problem: BaseException | None = None
     try:
         while True:

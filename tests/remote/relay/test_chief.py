@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 
 import pytest
 
@@ -114,3 +115,10 @@ def test_where_a_path_is_tells_what_is_in_what(tmp_path):
     assert where(str(tmp_path / "link/new/er"), is_followed=False)[:4] == [None, None, own, above]
     assert where(str(tmp_path / "link"), is_followed=True)[0] == own
     assert where(str(tmp_path / "link"), is_followed=False)[0] != own
+
+
+def test_only_an_agent_ends_by_itself(tmp_path):
+    """Whoever else calls these functions is not ended by an alarm that nobody stops."""
+    (tmp_path / "file").write_bytes(b"1")
+    hash_files(str(tmp_path), ["file"])
+    assert signal.alarm(0) == 0
