@@ -54,8 +54,8 @@ class RelaySite:
         evil = f"{host.home()}/{self.folder.name}-evil"
         put(host, bundle_root() / "dflashctl_remote", f"{evil}/dflashctl_remote")
         host.write(f"{evil}/dflashctl_remote/relay/{module}", text.replace(old, new))
-        # What it is given: -I -S -c PROGRAM BUNDLE ROLE SENTINEL
-        lie = f'#!/bin/sh\nexec python3 "$1" "$2" "$3" "$4" {shlex.quote(evil)} "$6" "$7"\n'
+        # What it is given: -I -S -X utf8 -c PROGRAM BUNDLE ROLE SENTINEL
+        lie = f'#!/bin/sh\nexec python3 "$1" "$2" "$3" "$4" "$5" "$6" {shlex.quote(evil)} "$8" "$9"\n'
         host.write(f"{evil}/python3", lie, mode=0o755)
         hosts = yaml.safe_load(self.operator.hosts_file.read_text())
         hosts["hosts"][host.name]["python"] = f"{evil}/python3"
