@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from dflashctl.defaults import DEFAULT_WORKDIR, LOCAL
 from dflashctl.errors import ArtifactError, ConfigError
 from dflashctl.records import ServerRecord
 from dflashctl_remote.spec.data import DatasetInfo
@@ -16,9 +17,6 @@ from dflashctl_remote.spec.errors import BundleError
 from dflashctl_remote.spec.manifest import MANIFEST_NAME, Manifest, parse_manifest, read_manifest
 from dflashctl_remote.spec.process import ProcessToken
 
-LOCAL = "local"
-"""The name of this machine among hosts."""
-DEFAULT_WORKDIR = Path("dflashctl-work")
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

@@ -27,7 +27,8 @@ from sshlab import Lab, means  # noqa: E402
 from supervised_jobs import make_job  # noqa: E402
 from training import ENDS_SOON, TRAINS, Site  # noqa: E402
 
-LIST_RATIO, LIST_EXTRA_S, LAUNCH_S, SHIP_AND_LAUNCH_S = 1.3, 0.3, 1.5, 1.0
+LIST_RATIO, LIST_EXTRA_S, LAUNCH_S, SECOND_LAUNCH_S = 1.3, 0.3, 1.5, 1.0
+"""A launch whose bundle is there is also a second launch, which has the narrower limit where no delay is added."""
 
 
 def main() -> int:
@@ -93,7 +94,8 @@ def report(times: dict[str, list[float]], path: Path | None) -> int:
         f"train list: {listed:.3f} s, {listed / slowest[0]:.2f} x {slowest[1]}; allowed {allowed_s:.3f} s": listed
         <= allowed_s,
         f"confirmed launch: {launched:.3f} s; allowed {LAUNCH_S} s": launched <= LAUNCH_S,
-        f"second launch, once connected: {again:.3f} s; allowed {SHIP_AND_LAUNCH_S} s": (again <= SHIP_AND_LAUNCH_S),
+        f"second launch, the whole command: {launched:.3f} s; allowed {SECOND_LAUNCH_S} s": launched <= SECOND_LAUNCH_S,
+        f"second launch, once connected: {again:.3f} s; allowed {SECOND_LAUNCH_S} s": again <= SECOND_LAUNCH_S,
         "one connection a host and command": set(times["connections of a list"]) == {3}
         and {n for arm, v in times.items() if arm.startswith("connections of a start") for n in v} == {1},
     }

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from dflashctl.artifacts import DEFAULT_WORKDIR
 from dflashctl.cli.options import Config, DryRun, Json, Set, WorkdirOption, overrides_of
 from dflashctl.cli.output import Output
+from dflashctl.defaults import DEFAULT_WORKDIR
 
 app = typer.Typer(invoke_without_command=True, help="Speculative against plain decoding, measured.")
 

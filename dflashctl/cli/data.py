@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dflashctl.artifacts import DEFAULT_WORKDIR, DatasetRef
+from dflashctl.artifacts import DatasetRef
 from dflashctl.cli.options import (
     Config,
     DryRun,
@@ -18,6 +18,7 @@ from dflashctl.cli.options import (
     transport_of,
 )
 from dflashctl.cli.output import Output
+from dflashctl.defaults import DEFAULT_WORKDIR
 
 app = typer.Typer(no_args_is_help=True, help="Make and look into training data.")
 

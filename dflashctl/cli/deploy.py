@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dflashctl.artifacts import DEFAULT_WORKDIR, ServerRef, Workdir
+from dflashctl.artifacts import ServerRef, Workdir
 from dflashctl.cli.options import (
     Config,
     DryRun,
@@ -20,6 +20,7 @@ from dflashctl.cli.options import (
     transport_of,
 )
 from dflashctl.cli.output import Output
+from dflashctl.defaults import DEFAULT_WORKDIR
 from dflashctl.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, help="Serve a target with its drafter.")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dflashctl.artifacts import DEFAULT_WORKDIR, Workdir
+from dflashctl.artifacts import Workdir
 from dflashctl.cli.options import (
     Config,
     DryRun,
@@ -19,6 +19,7 @@ from dflashctl.cli.options import (
 )
 from dflashctl.cli.output import Output
 from dflashctl.config.load import Override
+from dflashctl.defaults import DEFAULT_WORKDIR
 
 app = typer.Typer(no_args_is_help=True, help="Measure acceptance (tau).")
 

@@ -4,15 +4,14 @@ import os
 import time
 from pathlib import Path
 
-from dflashctl.artifacts import LOCAL
 from dflashctl.bundle import bundle_sha
-from dflashctl.cli.host_runs import find, watch
 from dflashctl.cli.output import Output
 from dflashctl.cli.places import gate, refuse_twins
 from dflashctl.config.load import Override
 from dflashctl.config.protection import require_touch
 from dflashctl.config.run import load_section
 from dflashctl.config.secret_values import secret_values
+from dflashctl.defaults import LOCAL
 from dflashctl.errors import ArtifactError, ConfigError, Interrupted
 from dflashctl.stages.train.on_host import HostPlan, Wanted, carry_out, plan_resume, plan_start
 from dflashctl.stages.train.place import Place
@@ -56,6 +55,8 @@ def plan_again(
     place: Place, run_id: str, gpus: tuple[str, ...], touch: tuple[str, ...], *, num_restarts: int, is_dry_run: bool
 ) -> HostPlan:
     """What a resume will do. Raises ConfigError if the run runs or has finished, or is protected and not named."""
+    from dflashctl.cli.host_runs import find
+
     found = find(place, run_id)
     if not is_dry_run:
         gate(place, found, "train resume", touch)
@@ -90,6 +91,8 @@ def begin(place: Place, plan: HostPlan, out: Output, touch: tuple[str, ...], *, 
     gpus = f", GPU {', '.join(plan.job.gpus)}" if plan.job.gpus else ""
     text = f"run {plan.run.run_id} started on {place.host}, supervisor {launched.token.pid}{gpus}"
     if not is_detached:
+        from dflashctl.cli.host_runs import watch
+
         out.say(f"{text}; Ctrl-C ends the watching, not the run")
         watch(place, plan.run.run_id, out)
         return

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dflashctl.artifacts import DEFAULT_WORKDIR
 from dflashctl.cli.options import HostsOption, Json, inventory_of
 from dflashctl.cli.output import Output
-from dflashctl.config.hosts import LOCAL
+from dflashctl.defaults import DEFAULT_WORKDIR, LOCAL
 from dflashctl.errors import DflashctlError, HostUnreachable
 
 if TYPE_CHECKING:

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from dflashctl.artifacts import DEFAULT_WORKDIR, Workdir
+from dflashctl.artifacts import Workdir
 from dflashctl.cli.options import DryRun, Json, WorkdirOption, author
 from dflashctl.cli.output import Output
+from dflashctl.defaults import DEFAULT_WORKDIR
 from dflashctl.stages.status.notes import FILE_NAME, KINDS, NoteKind, Notes, add, finish, read_notes
 
 ENDS = {

@@ -7,18 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflashctl.artifacts import DEFAULT_WORKDIR, LOCAL
 from dflashctl.cli.options import inventory_of
 from dflashctl.config.hosts import HostSpec
 from dflashctl.config.protection import require_touch
+from dflashctl.defaults import DEFAULT_WORKDIR, LOCAL
 from dflashctl.errors import ConfigError
-from dflashctl.facts.host_runs import HostRun
 from dflashctl.stages.train.place import Place
 from dflashctl.transport.local_shell import LocalShell
 
 if TYPE_CHECKING:
     from dflashctl.config.inventory import Inventory
     from dflashctl.config.ssh import SshSettings
+    from dflashctl.facts.host_runs import HostRun
     from dflashctl.transport.pool import Pool
 
 
@@ -93,7 +93,7 @@ def refuse_twins(place: Place, what: str, touch: tuple[str, ...]) -> None:
         )
 
 
-def gate(place: Place, found: HostRun, what: str, touch: tuple[str, ...]) -> None:
+def gate(place: Place, found: "HostRun", what: str, touch: tuple[str, ...]) -> None:
     """Raises ConfigError if the host or the run is protected, or may be, and `touch` does not name it."""
     run = found.state.run
     if found.record is None and run.run_id not in touch:

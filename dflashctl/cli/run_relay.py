@@ -13,10 +13,10 @@ from rich.live import Live
 from dflashctl.cli.options import inventory_of
 from dflashctl.cli.output import Output
 from dflashctl.cli.places import places_of, without_secrets
-from dflashctl.config.hosts import LOCAL
 from dflashctl.config.protection import require_touch
 from dflashctl.config.schema import nearest
 from dflashctl.config.ssh import ssh_settings
+from dflashctl.defaults import LOCAL
 from dflashctl.errors import ConfigError, DflashctlError, Interrupted
 from dflashctl.operations.relay import history
 from dflashctl.operations.relay.agent import End

@@ -1,7 +1,7 @@
 """The last word on a run, wherever it ran."""
 
-from dflashctl.artifacts import LOCAL
 from dflashctl.cli.output import Output
+from dflashctl.defaults import LOCAL
 from dflashctl.errors import JobFailed
 from dflashctl.facts.run_state import RunState
 

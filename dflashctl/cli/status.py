@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from dflashctl.artifacts import DEFAULT_WORKDIR, Workdir
+from dflashctl.artifacts import Workdir
 from dflashctl.cli.options import Json, WorkdirOption, transport_of
 from dflashctl.cli.output import Output
+from dflashctl.defaults import DEFAULT_WORKDIR
 
 
 class Format(StrEnum):

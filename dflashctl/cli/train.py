@@ -7,11 +7,10 @@ a host's shell and its supervisor: host_runs.py.
 import secrets
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dflashctl.artifacts import DEFAULT_WORKDIR, LOCAL, Workdir
 from dflashctl.cli.options import (
     Config,
     DryRun,
@@ -28,8 +27,14 @@ from dflashctl.cli.options import (
 )
 from dflashctl.cli.output import Output
 from dflashctl.config.load import Override
+from dflashctl.defaults import DEFAULT_WORKDIR, LOCAL
 from dflashctl.errors import ConfigError
 from dflashctl.transport.base import Git
+
+if TYPE_CHECKING:
+    from dflashctl.artifacts import Workdir
+    from dflashctl.stages.train.on_host import HostPlan
+    from dflashctl.stages.train.place import Place
 
 app = typer.Typer(no_args_is_help=True, help="Train a drafter; watch, stop and resume runs.")
 
@@ -105,16 +110,14 @@ def start(
     name = _new_run_id() if run_id is None else run_id
     out = Output(is_json=json)
     if host != LOCAL or detach:
+        place = _reached(host, hosts, workdir)
         from dflashctl.cli import host_start
-        from dflashctl.cli.places import place_of
-        from dflashctl.views.host_plan import host_plan, host_plan_document
 
-        place = place_of(host, hosts, workdir)
         made = host_start.plan_new(
             place, config, overrides, name, tuple(gpu or ()), _git(), num_restarts=restarts, is_dry_run=dry_run
         )
         if dry_run:
-            out.result(host_plan_document(made), *host_plan(made))
+            _show_plan(made, out)
             return
         host_start.begin(place, made, out, tuple(touch or ()), is_detached=detach)
         return
@@ -149,16 +152,14 @@ def resume(
     """Go on from a run's newest complete checkpoint, with the spec it was started with."""
     out = Output(is_json=json)
     if host != LOCAL or detach:
+        place = _reached(host, hosts, workdir)
         from dflashctl.cli import host_start
-        from dflashctl.cli.places import place_of
-        from dflashctl.views.host_plan import host_plan, host_plan_document
 
-        place = place_of(host, hosts, workdir)
         made = host_start.plan_again(
             place, run, tuple(gpu or ()), tuple(touch or ()), num_restarts=restarts, is_dry_run=dry_run
         )
         if dry_run:
-            out.result(host_plan_document(made), *host_plan(made))
+            _show_plan(made, out)
             return
         host_start.begin(place, made, out, tuple(touch or ()), is_detached=detach)
         return
@@ -312,13 +313,26 @@ def _show_host_plan(
     gpus: list[str] | None,
     out: Output,
 ) -> None:
+    place = _reached(host, hosts, workdir)
     from dflashctl.cli import host_start
-    from dflashctl.cli.places import place_of
+
+    made = host_start.plan_new(place, config, overrides, run_id, tuple(gpus or ()), _git(), num_restarts=0)
+    _show_plan(made, out)
+
+
+def _show_plan(plan: "HostPlan", out: Output) -> None:
     from dflashctl.views.host_plan import host_plan, host_plan_document
 
+    out.result(host_plan_document(plan), *host_plan(plan))
+
+
+def _reached(host: str, hosts: Path | None, workdir: Path | None) -> "Place":
+    """The connection is made while what asks over it is still being loaded."""
+    from dflashctl.cli.places import place_of
+
     place = place_of(host, hosts, workdir)
-    made = host_start.plan_new(place, config, overrides, run_id, tuple(gpus or ()), _git(), num_restarts=0)
-    out.result(host_plan_document(made), *host_plan(made))
+    place.shell.reach()
+    return place
 
 
 def _git() -> Git | None:
@@ -328,7 +342,9 @@ def _git() -> Git | None:
     return transport_of(LOCAL).git(bundle_root())
 
 
-def _local(workdir: Path | None) -> Workdir:
+def _local(workdir: Path | None) -> "Workdir":
+    from dflashctl.artifacts import Workdir
+
     return Workdir((workdir or DEFAULT_WORKDIR).expanduser().absolute())
 
 

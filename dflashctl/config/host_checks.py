@@ -4,12 +4,12 @@ import ipaddress
 import re
 from collections.abc import Iterable
 
-from dflashctl.artifacts import DEFAULT_WORKDIR
-from dflashctl.config.hosts import LOCAL, REACHED_BY, HostsFile, HostSpec
+from dflashctl.config.hosts import REACHED_BY, HostsFile, HostSpec
 from dflashctl.config.load import Key, Tree
 from dflashctl.config.reserved import reserved_because
 from dflashctl.config.same_machine import check_twins
 from dflashctl.config.schema import dotted, nearest, refusal
+from dflashctl.defaults import DEFAULT_WORKDIR, LOCAL
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """Of a host or server: it stands in commands, paths and tables."""

@@ -7,7 +7,6 @@ from pydantic import Field
 from dflashctl.config.servers import ServerSpec
 from dflashctl_remote.spec.base import Spec
 
-LOCAL = "local"
 REACHED_BY = ("ssh", "address", "port", "user", "via", "identity_file")
 """Fields that this machine has not."""
 Role = Literal["train", "serve", "evaluate", "generate", "store"]

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dflashctl.config.host_checks import check_hosts
-from dflashctl.config.hosts import LOCAL, REACHED_BY, HostsFile, HostSpec
+from dflashctl.config.hosts import REACHED_BY, HostsFile, HostSpec
 from dflashctl.config.load import Override, Tree, load_tree
-from dflashctl.config.run import RunFile
 from dflashctl.config.schema import Resolved, nearest, refuse_unknown_keys, resolved, validated
+from dflashctl.defaults import LOCAL
 from dflashctl.errors import ConfigError
 
 FILE_NAME = "hosts.yaml"
@@ -95,6 +95,8 @@ def resolved_hosts(file: Path, overrides: tuple[Override, ...] = ()) -> tuple[Re
 
 def is_hosts_file(file: Path) -> bool:
     """Whether its sections are those of a hosts.yaml rather than of a run.yaml. Raises ConfigError for no YAML."""
+    from dflashctl.config.run import RunFile
+
     sections = tuple(load_tree(file, ()).values)
 
     def known(model: type[HostsFile] | type[RunFile]) -> tuple[int, int]:

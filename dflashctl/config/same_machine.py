@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from dflashctl.config.hosts import LOCAL, HostsFile, HostSpec
+from dflashctl.config.hosts import HostsFile, HostSpec
 from dflashctl.config.load import Tree
 from dflashctl.config.schema import refusal
+from dflashctl.defaults import LOCAL
 
 SSH_PORT = 22
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")

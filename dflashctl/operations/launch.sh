@@ -254,7 +254,7 @@ watch_start() {
     [ "$is_over" = 0 ] || { is_ended && return 0; }
     proc_clock
     if [ "$is_alive" = 1 ] && [ -n "$job" ]; then
-      [ -n "$seen_cs" ] || seen_cs=$now_cs
+      [ -n "$seen_cs" ] || see
       # Of a job that has ended the supervisor will write the end.
       [ $((now_cs - seen_cs)) -lt "$settle_cs" ] || ! proc_is "$job" || return 0
     fi
@@ -263,6 +263,12 @@ watch_start() {
     [ $((now_cs - began_cs)) -lt "$limit_cs" ] || is_lost
     proc_nap 0.05
   done
+}
+
+# Sets seen_cs to when the job began, or to now where the clock of /proc/stat is not that of /proc/uptime (lxcfs).
+see() {
+  seen_cs=${job#*:}
+  [ "$began_cs" -le "$seen_cs" ] && [ "$seen_cs" -le "$now_cs" ] || seen_cs=$now_cs
 }
 
 is_ended() {

@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from dflashctl.config.hosts import LOCAL, HostsFile
+from dflashctl.config.hosts import HostsFile
 from dflashctl.config.ssh import SshSettings
+from dflashctl.defaults import LOCAL
 from dflashctl.errors import ConfigError, HostUnreachable, LinkLost
 from dflashctl.transport.bulk_begin import begin, why_over
 from dflashctl.transport.bulk_config import ssh_argv

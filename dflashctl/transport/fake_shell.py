@@ -23,6 +23,9 @@ class FakeShell:
     def name(self) -> str:
         return self._name
 
+    def reach(self) -> None:
+        """It is here."""
+
     def run(self, script: Script, *, timeout_s: float = RUN_S) -> Answer:
         self.ran.append(script)
         told = self._answers.get(script.name)

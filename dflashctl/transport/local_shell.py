@@ -27,6 +27,9 @@ class LocalShell:
     def name(self) -> str:
         return self._name
 
+    def reach(self) -> None:
+        """It is here."""
+
     def run(self, script: Script, *, timeout_s: float = RUN_S) -> Answer:
         exchange = _Exchange(script, self._name)
         out = b"".join(exchange.output(self._sh, silence_s=timeout_s, timeout_s=timeout_s))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dflashctl.errors import HostUnreachable
 from dflashctl.transport.ssh_config import Route
+from dflashctl.transport.ssh_library import load_connection
 
 if TYPE_CHECKING:
     from dflashctl.transport.ssh_connection import Connection
@@ -21,26 +22,27 @@ class Pool:
 
     def connection(self, route: Route, host: str, timeout_s: float) -> "Connection":
         """The open one, or a new one. Raises HostUnreachable, saying `host`."""
-        with self._lock:
-            future = self._ways.get(route)
-            if future is None or _is_useless(future):
-                future = self._ways[route] = Future()
-                opens = True
-            else:
-                opens = False
-        if opens:
-            # In a thread: names are looked up in calls that Ctrl-C does not end.
-            threading.Thread(
-                target=self._open, args=(route, host, timeout_s, future), name="ssh-connect", daemon=True
-            ).start()
         try:
-            return future.result(timeout=max(0.0, timeout_s))
+            return self.begin(route, host, timeout_s).result(timeout=max(0.0, timeout_s))
         except TimeoutError as error:
             raise HostUnreachable(
                 f"{host} cannot be reached: no connection within {timeout_s:.3g} s",
                 host=host,
                 hint=f"ssh -v {route[-1].by_hand}",
             ) from error
+
+    def begin(self, route: Route, host: str, timeout_s: float) -> "Future[Connection]":
+        """The same, without waiting for it."""
+        with self._lock:
+            future = self._ways.get(route)
+            if future is not None and not _is_useless(future):
+                return future
+            future = self._ways[route] = Future()
+        # In a thread: names are looked up in calls that Ctrl-C does not end.
+        threading.Thread(
+            target=self._open, args=(route, host, timeout_s, future), name="ssh-connect", daemon=True
+        ).start()
+        return future
 
     def close(self) -> None:
         with self._lock:
@@ -64,7 +66,7 @@ class Pool:
             connection.close()
 
     def _reach(self, route: Route, host: str, timeout_s: float) -> "Connection":
-        from dflashctl.transport.ssh_connection import connect
+        connect = load_connection()
 
         if len(route) == 1:
             return connect(route[0], None, host)

@@ -67,6 +67,10 @@ class Shell(Protocol):
         """The host's, as in hosts.yaml."""
         ...
 
+    def reach(self) -> None:
+        """Begin to connect, and return at once; what goes wrong is told to whoever asks something first."""
+        ...
+
     def run(self, script: Script, *, timeout_s: float = RUN_S) -> Answer:
         """Run a script to its end. Whatever its exit code, that is an answer.
 

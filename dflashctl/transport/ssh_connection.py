@@ -178,6 +178,16 @@ class _Transport(Transport):
         """From now on an answer is asked for now and then; without one the connection ends."""
         self.packetizer.set_keepalive(KEEPALIVE_S, self._beat)
 
+    def _parse_global_request(self, message: Message) -> None:
+        """Says something back to what sshd tells on its own after the log-in.
+
+        sshd holds its next small packet, the first session's, until that one is confirmed. Behind a jump host it is
+        the kernel there that confirms, and does so 40 ms late, unless it has something to carry back.
+        """
+        super()._parse_global_request(message)  # type: ignore[misc]
+        if self.clear_to_send.is_set():
+            self.send_ignore()
+
     def _beat(self) -> None:
         if time.monotonic() - self.heard_s > DEAD_AFTER_S:
             raise EOFError

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dflashctl.config.hosts import LOCAL, HostsFile
+from dflashctl.config.hosts import HostsFile
 from dflashctl.config.schema import nearest
 from dflashctl.config.ssh import SshSettings
+from dflashctl.defaults import LOCAL
 from dflashctl.errors import ConfigError, JobFailed
 from dflashctl.transport import files
 from dflashctl.transport.exchange import Exchange
@@ -14,6 +15,7 @@ from dflashctl.transport.local_shell import LocalShell
 from dflashctl.transport.pool import Pool
 from dflashctl.transport.shell import RUN_S, Answer, Script, Shell
 from dflashctl.transport.ssh_config import Route, route_to
+from dflashctl.transport.ssh_library import load_connection
 
 if TYPE_CHECKING:
     from dflashctl.transport.ssh_connection import Connection
@@ -48,6 +50,11 @@ class SshShell:
     def name(self) -> str:
         return self._name
 
+    def reach(self) -> None:
+        # Here rather than in the thread that connects, which would share the interpreter with whatever is done next.
+        load_connection()
+        self._pool.begin(self._found_route(), self._name, RUN_S)
+
     def run(self, script: Script, *, timeout_s: float = RUN_S) -> Answer:
         exchange = Exchange(script, self._name, self._connection)
         return exchange.answer(b"".join(exchange.output(silence_s=timeout_s, timeout_s=timeout_s)))
@@ -80,6 +87,9 @@ class SshShell:
             self._pool.close()
 
     def _connection(self, timeout_s: float) -> "Connection":
+        return self._pool.connection(self._found_route(), self._name, timeout_s)
+
+    def _found_route(self) -> Route:
         if self._route is None:
             self._route = self._find_route()
-        return self._pool.connection(self._route, self._name, timeout_s)
+        return self._route

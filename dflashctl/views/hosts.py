@@ -7,8 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dflashctl.config.hosts import LOCAL
 from dflashctl.config.inventory import Inventory
+from dflashctl.defaults import LOCAL
 from dflashctl.errors import DflashctlError, HostUnreachable
 from dflashctl.facts.finding import Finding, Level
 from dflashctl.stages.hosts.check import Examination

@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dflashctl.artifacts import LOCAL
 from dflashctl.config.schema import Resolved
+from dflashctl.defaults import LOCAL
 from dflashctl.facts.runs import RunState
 from dflashctl.stages.jobs import JobPlan
 from dflashctl.stages.train.plan import Figures, TrainPlan

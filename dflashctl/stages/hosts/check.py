@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dflashctl.bundle import bundle_root
-from dflashctl.config.hosts import LOCAL, HostSpec
+from dflashctl.config.hosts import HostSpec
+from dflashctl.defaults import LOCAL
 from dflashctl.errors import LinkLost
 from dflashctl.facts import doctor
 from dflashctl.facts.disks import disk_findings

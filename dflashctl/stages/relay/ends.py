@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from dflashctl.bundle import bundle_root
-from dflashctl.config.hosts import LOCAL
+from dflashctl.defaults import LOCAL
 from dflashctl.operations.bundle import ensure_bundle
 from dflashctl.operations.relay.agent import End
 from dflashctl.transport.bulk import ByteStream

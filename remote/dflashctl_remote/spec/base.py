@@ -6,4 +6,4 @@ from pydantic import BaseModel, ConfigDict
 class Spec(BaseModel):
     """Frozen, and closed: an unknown key is an error, never ignored. Numbers are finite: JSON knows no others."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
