@@ -204,5 +204,9 @@ def _hook(say: Callable[[str], None], then: str | None, run: str, step: int, hos
     }
     code = run_hook(then, about)
     if code:
-        raise JobFailed(f"the command after {run}@{step} ended with exit code {code}: {then}", host="local")
+        raise JobFailed(
+            f"the command after {run}@{step} ended with exit code {code}: {then}",
+            host="local",
+            hint=f"the checkpoint itself is good, in {dest} on {host}; another `watch` runs the command for the next one",
+        )
     say(f"the command after {run}@{step} ended well")

@@ -88,6 +88,15 @@ def test_what_is_not_there_is_said_in_a_sentence(site, words, code, said):
     assert said in done.err
 
 
+def test_a_step_without_a_manifest_is_told_apart_from_one_that_never_was(site, kpro6, ct129):
+    site.make(step=100)
+    site.make(step=200)
+    kpro6.exec(["rm", f"{site.place(kpro6, step=200)}/manifest.json"])
+    done = site.ckpt("r1@200")
+    assert (done.code, "r1@200 on kpro6 has no manifest" in done.err) == (5, True), done.err
+    assert digests_on(ct129, f"{site.workdir(ct129)}/runs") == {}
+
+
 def test_a_checkpoint_without_a_manifest_is_none(site, kpro6, ct129):
     site.make()
     kpro6.exec(["rm", f"{site.place(kpro6)}/manifest.json"])

@@ -56,6 +56,8 @@ class Found:
     is_run_there: bool
     checkpoints: tuple[Checkpoint, ...]
     """Oldest first."""
+    unfinished: tuple[int, ...] = ()
+    """Steps whose folders have no manifest."""
 
 
 def find(agent: Agent, workdir: str, run: str | None) -> Found:
@@ -65,7 +67,7 @@ def find(agent: Agent, workdir: str, run: str | None) -> Found:
         Checkpoint(told["run"], int(step), path, _manifest(text, path)) for step, path, text in told["steps"]
     )
     runs = tuple(name for name, _ in told["runs"])
-    return Found(told["workdir"], runs, told["run"], bool(told["exists"]), checkpoints)
+    return Found(told["workdir"], runs, told["run"], bool(told["exists"]), checkpoints, tuple(told["unfinished"]))
 
 
 def parse_name(name: str | None) -> tuple[str | None, str]:
@@ -102,6 +104,11 @@ def choose(found: Found, which: str, host: str) -> Checkpoint:
         if one.step == int(which):
             return one
     steps = ", ".join(str(one.step) for one in usable)
+    if int(which) in found.unfinished:
+        raise ArtifactError(
+            f"{found.run}@{which} on {host} has no manifest: it is being written, or was never finished",
+            hint=f"complete are {steps}",
+        )
     raise ConfigError(f"run {found.run} on {host} has no checkpoint {which}: complete are {steps}")
 
 

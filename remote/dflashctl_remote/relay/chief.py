@@ -106,7 +106,7 @@ def find(workdir: str, run: str | None) -> dict[str, Any]:
                 runs.append((name, os.stat(os.path.join(place, name, "checkpoints", steps[-1][1], MANIFEST)).st_mtime))
     runs.sort(key=lambda row: -row[1])
     chosen = run if run is not None else (runs[0][0] if runs else None)
-    answer: dict[str, Any] = {"workdir": workdir, "runs": runs, "run": chosen, "exists": False, "steps": []}
+    answer: dict[str, Any] = {"workdir": workdir, "runs": runs, "run": chosen, "exists": False, "steps": [], "unfinished": []}
     if chosen is None:
         return answer
     folder = os.path.join(place, within(chosen))
@@ -114,6 +114,8 @@ def find(workdir: str, run: str | None) -> dict[str, Any]:
     for step, name in steps_of(folder):
         path = os.path.join(folder, "checkpoints", name)
         answer["steps"].append([step, path, read_manifest(path)])
+    complete = [step for step, _, _ in answer["steps"]]
+    answer["unfinished"] = [step for step, _ in steps_in(folder) if step not in complete]
     return answer
 
 
@@ -123,12 +125,22 @@ def has_ended(workdir: str, run: str) -> bool:
 
 
 def steps_of(folder: str) -> list[tuple[int, str]]:
+    """The complete ones."""
+    return [(step, name) for step, name in steps_in(folder) if is_complete(os.path.join(folder, "checkpoints", name))]
+
+
+def steps_in(folder: str) -> list[tuple[int, str]]:
+    """Folders of a run that are named as checkpoints, by step."""
     place = os.path.join(folder, "checkpoints")
-    found = []
-    for name in os.listdir(place) if os.path.isdir(place) else []:
-        if name.startswith(STEP) and name[len(STEP) :].isdigit() and is_complete(os.path.join(place, name)):
-            found.append((int(name[len(STEP) :]), name))
-    return sorted(found)
+    names = os.listdir(place) if os.path.isdir(place) else []
+    return sorted((step, name) for name in names if (step := step_of(name)) is not None)
+
+
+def step_of(name: str) -> int | None:
+    """Of a checkpoint's folder; None for any other name."""
+    digits = name[len(STEP) :]
+    # Alone, isdigit is also true of digits that int() does not take.
+    return int(digits) if name.startswith(STEP) and digits.isascii() and digits.isdigit() else None
 
 
 def read_manifest(path: str) -> str | None:

@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from dflashctl_remote.relay.agent import within
-from dflashctl_remote.relay.chief import STEP
+from dflashctl_remote.relay.chief import STEP, steps_in
 from dflashctl_remote.relay.disk import remove, used_bytes
 
 PART = ".relay-part"
@@ -45,8 +45,7 @@ def prune(workdir: str, run: str, keep: int, spare: set[str]) -> list[str]:
     """Removes checkpoints of a run that relays brought here, but the newest `keep`; gives the names of the removed."""
     place = os.path.join(workdir, "runs", within(run), "checkpoints")
     ours = {told["dest"] for told in received(workdir)}
-    names = [name for name in os.listdir(place) if name.startswith(STEP) and name[len(STEP) :].isdigit()]
-    names.sort(key=lambda name: int(name[len(STEP) :]))
+    names = [name for _, name in steps_in(os.path.dirname(place))]
     removed = []
     for name in names[:-keep] if keep else []:
         path = os.path.join(place, name)

@@ -86,9 +86,11 @@ def test_runs_are_told_newest_first_with_their_complete_checkpoints(tmp_path):
             place = checkpoint(tmp_path / "runs" / name / "checkpoints/step-00000005")
             os.utime(f"{place}/manifest.json", (number, number))
     (tmp_path / "runs/new/checkpoints/step-00000009").mkdir()
+    (tmp_path / "runs/new/checkpoints/step-\u00b2").mkdir()
     told = find(str(tmp_path), None)
     assert [name for name, _ in told["runs"]] == ["new", "old"]
     assert (told["run"], [step for step, _, _ in told["steps"]]) == ("new", [5])
+    assert told["unfinished"] == [9]
 
 
 def test_whatever_is_called_a_manifest_in_another_tree_is_no_hindrance(tmp_path, monkeypatch):
