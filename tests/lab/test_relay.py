@@ -213,7 +213,7 @@ LIES = {
     "no header": ("wire.header(id=number, how=how, n=size)", "b'x' * 96", 4),
     "another chunk": ("wire.header(id=number,", "wire.header(id=number + 1,", 4),
     "an unknown way": ("how=how, n=size", "how='magic', n=size", 4),
-    "other bytes": ("os.sendfile(out, descriptor, offset, min(", "os.sendfile(out, descriptor, 0, min(", 5),
+    "other bytes": ("os.sendfile(out, descriptor, offset, length)", "os.sendfile(out, descriptor, 0, length)", 5),
 }
 
 

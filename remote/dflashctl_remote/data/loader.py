@@ -41,19 +41,29 @@ class BatchPlan:
     """Rows of an endless run: every usable document once an epoch. The batch number is the whole state.
 
     A document longer than `max_length_tokens` or a row is cut there (`num_cut`); one in which no block can start after
-    that is left out (`num_unusable`). Raises BadInput if none is left.
+    that is left out (`num_unusable`), and so are the `excluded` ones, by index. Raises BadInput if none is left.
     """
 
-    def __init__(self, dataset: Dataset, *, tokens_per_batch: int, max_length_tokens: int, seed: int) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        tokens_per_batch: int,
+        max_length_tokens: int,
+        seed: int,
+        excluded: npt.NDArray[np.int64] | None = None,
+    ) -> None:
         self._dataset = dataset
         self._tokens_per_batch = tokens_per_batch
         self._seed = seed
         self.max_length_tokens = min(max_length_tokens, tokens_per_batch)
         self._lengths = np.minimum(dataset.lengths, self.max_length_tokens)
         has_anchor = (dataset.first_anchors >= 0) & (dataset.first_anchors + 1 < self._lengths)
-        self._usable = np.flatnonzero(has_anchor)
+        is_offered = np.ones(len(dataset), np.bool_)
+        is_offered[[] if excluded is None else excluded] = False
+        self._usable = np.flatnonzero(has_anchor & is_offered)
         self.num_cut = int((dataset.lengths[self._usable] > self.max_length_tokens).sum())
-        self.num_unusable = len(dataset) - len(self._usable)
+        self.num_unusable = int((~has_anchor & is_offered).sum())
         if not len(self._usable):
             raise BadInput(
                 f"wanted documents to train on in {dataset.folder}, found none of {len(dataset)} with two supervised "

@@ -5,15 +5,15 @@ Axes as in model.py and masks.py; attention scale is C**-0.5, key-value heads ar
 """
 
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention.flex_attention import BlockMask
 
-from dflashctl_remote.drafter.masks import NO_DOCUMENT, Layout, dense_mask, mask_mod
+from dflashctl_remote.drafter.masks import NO_DOCUMENT, Layout, dense_mask, visible
 from dflashctl_remote.drafter.model import Attend, KeysValues
+from dflashctl_remote.kernels.anchor_attention.flex import anchor_attention, block_mask
 from dflashctl_remote.spec.drafter import DrafterConfig
 
 
@@ -55,30 +55,19 @@ def by_document_attend(config: DrafterConfig, layout: Layout) -> Attend:
     return attend
 
 
-def flex_attend(config: DrafterConfig, layout: Layout, *, is_compiled: bool) -> Attend:
-    """flex_attention with block-sparse masks from the same rule; compiled on a GPU, plain on a CPU."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+def flex_attend(config: DrafterConfig, layout: Layout) -> Attend:
+    """flex_attention with block masks made of the same rule; compiled on a GPU, plain and dense on a CPU.
 
-    kernel: Any = _compiled_flex() if is_compiled else flex_attention
-    masks: dict[tuple[int | None, bool], Any] = {}
-    num_keys = layout.num_context + layout.num_queries
+    Needs documents that are contiguous in the row; anchors may stand in any order, but sorted ones see fewer tiles.
+    """
+    masks: dict[tuple[int | None, bool], BlockMask] = {}
 
     def attend(layer: int, query_HQC: Tensor, context: KeysValues, block: KeysValues) -> Tensor:
         kind = (config.window_of(layer), config.is_layer_causal(layer))
         if kind not in masks:
-            rule = mask_mod(layout, window=kind[0], is_causal=kind[1])
-            masks[kind] = create_block_mask(
-                rule, None, None, layout.num_queries, num_keys, device=str(query_HQC.device)
-            )
+            masks[kind] = block_mask(visible(layout, window=kind[0], is_causal=kind[1]))
         keys = _joined(context, block)
-        mixed = kernel(
-            query_HQC[None],
-            keys.key_GTC[None],
-            keys.value_GTC[None],
-            block_mask=masks[kind],
-            enable_gqa=query_HQC.shape[0] != keys.key_GTC.shape[0],
-        )
-        return mixed[0]
+        return anchor_attention(query_HQC, keys.key_GTC, keys.value_GTC, masks[kind])
 
     return attend
 
@@ -139,10 +128,3 @@ def _joined(context: KeysValues, block: KeysValues) -> KeysValues:
 
 def _slice(values: KeysValues, part: slice) -> KeysValues:
     return KeysValues(values.key_GTC[:, part], values.value_GTC[:, part])
-
-
-@cache
-def _compiled_flex() -> Any:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return torch.compile(flex_attention, dynamic=False)

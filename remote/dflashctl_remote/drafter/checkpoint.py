@@ -1,4 +1,7 @@
-"""The drafter on disk in the z-lab layout: config.json and model.safetensors, re-read and compared after writing."""
+"""The drafter on disk in the z-lab layout: config.json and model.safetensors, re-read and compared after writing.
+
+A confidence head has no place in that layout; it lies a folder below, where no engine looks.
+"""
 
 import json
 from pathlib import Path
@@ -6,31 +9,34 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from dflashctl_remote.drafter.model import Drafter
+from dflashctl_remote.losses.confidence.head import NAME, add_confidence, confidence_of
 from dflashctl_remote.spec.drafter import DrafterConfig
 from dflashctl_remote.spec.errors import ArtifactCorrupt, ArtifactIncomplete
 from dflashctl_remote.spec.manifest import write_json
 
+CONFIDENCE = "confidence/head.safetensors"
+
 
 def save_drafter(drafter: Drafter, folder: Path) -> None:
-    """Write both files, read them back, compare every field and every bit.
+    """Write the files, read them back, compare every field and every bit.
 
     Raises ArtifactCorrupt if what was read differs, OSError (disk full) as the system gives it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     dtype = str(drafter.fc.weight.dtype).removeprefix("torch.")
     write_json(folder / "config.json", drafter.config.to_zlab(dtype))
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in drafter.state_dict().items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    head = confidence_of(drafter)
+    tensors = drafter.state_dict()
+    if head is not None:
+        (folder / CONFIDENCE).parent.mkdir(exist_ok=True)
+        _save_tensors(head.state_dict(), folder / CONFIDENCE)
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{NAME}.")}
+    _save_tensors(tensors, folder / "model.safetensors")
     if read_config(folder).to_zlab(dtype) != drafter.config.to_zlab(dtype):
         raise ArtifactCorrupt(f"{folder}/config.json reads back as another drafter than was written")
-    with safe_open(folder / "model.safetensors", framework="pt") as file:
-        if set(file.keys()) != set(tensors):
-            raise ArtifactCorrupt(f"{folder}/model.safetensors reads back with other tensors than were written")
-        for name, tensor in tensors.items():
-            if not _is_same_bits(file.get_tensor(name), tensor):
-                raise ArtifactCorrupt(f"{folder}/model.safetensors: {name} reads back different")
 
 
 def load_drafter(folder: Path, *, device: torch.device, dtype: torch.dtype) -> Drafter:
@@ -44,16 +50,16 @@ def load_drafter(folder: Path, *, device: torch.device, dtype: torch.dtype) -> D
         raise ArtifactIncomplete(f"{folder} has no model.safetensors")
     with torch.device("meta"):
         drafter = Drafter(config)
-    wanted = {name: tuple(tensor.shape) for name, tensor in drafter.state_dict().items()}
-    try:
-        with safe_open(path, framework="pt") as file:
-            found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-            _compare_names(path, wanted, found)
-            tensors = {name: file.get_tensor(name).to(device=device, dtype=dtype) for name in wanted}
-    except SafetensorError as error:
-        raise ArtifactCorrupt(f"{path} cannot be read: {error}") from error
-    drafter.load_state_dict(tensors, assign=True)
+    drafter.load_state_dict(_load_tensors(path, drafter.state_dict(), device=device, dtype=dtype), assign=True)
     return drafter.requires_grad_(True)
+
+
+def load_confidence(drafter: Drafter, folder: Path) -> None:
+    """Give the drafter the head that was saved beside it, if there is one. Raises ArtifactCorrupt."""
+    path = folder / CONFIDENCE
+    if path.is_file():
+        head = add_confidence(drafter, drafter.config.hidden_size)
+        head.load_state_dict(_load_tensors(path, head.state_dict(), device=head.weight.device, dtype=head.weight.dtype))
 
 
 def read_config(folder: Path) -> DrafterConfig:
@@ -68,6 +74,30 @@ def read_config(folder: Path) -> DrafterConfig:
     return DrafterConfig.from_zlab(raw)
 
 
+def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    written = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(written, path, metadata={"format": "pt"})
+    with safe_open(path, framework="pt") as file:
+        if set(file.keys()) != set(written):
+            raise ArtifactCorrupt(f"{path} reads back with other tensors than were written")
+        for name, tensor in written.items():
+            if not _is_same_bits(file.get_tensor(name), tensor):
+                raise ArtifactCorrupt(f"{path}: {name} reads back different")
+
+
+def _load_tensors(
+    path: Path, like: dict[str, Tensor], *, device: torch.device, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    wanted = {name: tuple(tensor.shape) for name, tensor in like.items()}
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            _compare_names(path, wanted, found)
+            return {name: file.get_tensor(name).to(device=device, dtype=dtype) for name in wanted}
+    except SafetensorError as error:
+        raise ArtifactCorrupt(f"{path} cannot be read: {error}") from error
+
+
 def _compare_names(path: Path, wanted: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> None:
     missing, extra = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     if missing or extra:
@@ -77,7 +107,7 @@ def _compare_names(path: Path, wanted: dict[str, tuple[int, ...]], found: dict[s
             raise ArtifactCorrupt(f"{path}: {name} has shape {found[name]}, config.json asks for {shape}")
 
 
-def _is_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _is_same_bits(one: Tensor, other: Tensor) -> bool:
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     return torch.equal(one.view(torch.uint8), other.view(torch.uint8))

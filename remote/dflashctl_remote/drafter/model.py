@@ -8,12 +8,12 @@ Source: the layout that the public `dflash` package 0.1.0 reads (facts of the fo
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from dflashctl_remote.drafter.ops import PLAIN, Ops, Rope
 from dflashctl_remote.spec.drafter import DrafterConfig
 
 
@@ -27,6 +27,15 @@ class KeysValues:
 
 Attend = Callable[[int, Tensor, KeysValues, KeysValues], Tensor]
 """(layer, query_HQC, context, block) -> mixed_HQC. Who sees whom is decided there: see masks.py."""
+
+
+class FrozenEnds(Protocol):
+    """What the drafter borrows of the target: its embedding and its head."""
+
+    @property
+    def head_VE(self) -> Tensor: ...
+
+    def embed(self, ids: Tensor) -> Tensor: ...
 
 
 class Drafter(nn.Module):
@@ -52,28 +61,42 @@ class Drafter(nn.Module):
                 else:
                     parameter.fill_(1.0)
 
-    def context_states(self, taps_TF: Tensor) -> Tensor:
+    def context_states(self, taps_TF: Tensor, ops: Ops = PLAIN) -> Tensor:
         """hidden_norm(fc(concatenated taps)): [T, F] -> [T, D]. Computed once, the same for every layer."""
-        return self.hidden_norm(self.fc(taps_TF))
+        (context_TD,) = ops.project(taps_TF, self.fc.weight)
+        return ops.norm(context_TD, self.hidden_norm.weight, self.config.rms_norm_eps)
 
-    def context_keys_values(self, context_TD: Tensor, positions_T: Tensor) -> tuple[KeysValues, ...]:
+    def context_keys_values(self, context_TD: Tensor, positions_T: Tensor, ops: Ops = PLAIN) -> tuple[KeysValues, ...]:
         """Keys and values of the context for every layer; `positions_T` restart at 0 in each document."""
         rope = self._rope(positions_T, context_TD.dtype)
-        return tuple(layer.self_attn.keys_values(context_TD, rope) for layer in self._stack)
+        weights = [layer.self_attn.kv_weights for layer in self._stack]
+        # All products at once: they share their input, and its gradient.
+        projected = iter(ops.project(context_TD, *(weight for pair in weights for weight in pair)))
+        return tuple(
+            layer.self_attn.keys_values(key_TX, value_TX, rope, ops)
+            for layer, key_TX, value_TX in zip(self._stack, projected, projected, strict=True)
+        )
 
-    def forward(self, block_QD: Tensor, positions_Q: Tensor, context: Sequence[KeysValues], attend: Attend) -> Tensor:
+    def forward(
+        self,
+        block_QD: Tensor,
+        positions_Q: Tensor,
+        context: Sequence[KeysValues],
+        attend: Attend,
+        ops: Ops = PLAIN,
+    ) -> Tensor:
         """Block embeddings to final normed states, [Q, D] -> [Q, D]; the target's head turns them into logits."""
         rope = self._rope(positions_Q, block_QD.dtype)
-        hidden_QD = block_QD
+        stream_QD, update_QD = block_QD, None
         for index, layer in enumerate(self._stack):
-            hidden_QD = layer(index, hidden_QD, rope, context[index], attend)
-        return self.norm(hidden_QD)
+            stream_QD, update_QD = layer(index, stream_QD, update_QD, rope, context[index], attend, ops)
+        return _added_and_normed(stream_QD, update_QD, self.norm, ops)[1]
 
     @property
     def _stack(self) -> list["DrafterLayer"]:
         return cast("list[DrafterLayer]", list(self.layers))
 
-    def _rope(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def _rope(self, positions: Tensor, dtype: torch.dtype) -> Rope:
         size = self.config.head_dim
         exponents = torch.arange(0, size, 2, device=positions.device, dtype=torch.float32) / size
         frequencies = 1.0 / self.config.rope_theta**exponents
@@ -93,13 +116,21 @@ class DrafterLayer(nn.Module):
     def forward(
         self,
         index: int,
-        hidden_QD: Tensor,
-        rope: tuple[Tensor, Tensor],
+        stream_QD: Tensor,
+        update_QD: Tensor | None,
+        rope: Rope,
         context: KeysValues,
         attend: Attend,
-    ) -> Tensor:
-        hidden_QD = hidden_QD + self.self_attn(index, self.input_layernorm(hidden_QD), rope, context, attend)
-        return hidden_QD + self.mlp(self.post_attention_layernorm(hidden_QD))
+        ops: Ops,
+    ) -> tuple[Tensor, Tensor]:
+        """The residual stream and what the layer before adds to it, to the same of this layer.
+
+        An addition waits for the norm that follows it: on a GPU both are one pass.
+        """
+        stream_QD, states_QD = _added_and_normed(stream_QD, update_QD, self.input_layernorm, ops)
+        mixed_QD = self.self_attn(index, states_QD, rope, context, attend, ops)
+        stream_QD, states_QD = _added_and_normed(stream_QD, mixed_QD, self.post_attention_layernorm, ops)
+        return stream_QD, self.mlp(states_QD, ops)
 
 
 class DrafterAttention(nn.Module):
@@ -107,7 +138,7 @@ class DrafterAttention(nn.Module):
 
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
-        self.head_dim = config.head_dim
+        self.head_dim, self.eps = config.head_dim, config.rms_norm_eps
         width, size = config.hidden_size, config.head_dim
         self.q_proj = nn.Linear(width, config.num_heads * size, bias=False)
         self.k_proj = nn.Linear(width, config.num_kv_heads * size, bias=False)
@@ -116,24 +147,31 @@ class DrafterAttention(nn.Module):
         self.q_norm = nn.RMSNorm(size, eps=config.rms_norm_eps)
         self.k_norm = nn.RMSNorm(size, eps=config.rms_norm_eps)
 
-    def keys_values(self, states_TD: Tensor, rope: tuple[Tensor, Tensor]) -> KeysValues:
-        key_GTC = self.k_norm(self._heads(self.k_proj(states_TD)))
-        return KeysValues(rotate(key_GTC, rope), self._heads(self.v_proj(states_TD)))
+    @property
+    def kv_weights(self) -> tuple[Tensor, Tensor]:
+        return self.k_proj.weight, self.v_proj.weight
+
+    def keys_values(self, key_TX: Tensor, value_TX: Tensor, rope: Rope, ops: Ops) -> KeysValues:
+        """Of the projected states: keys normed and rotated, both by heads."""
+        return KeysValues(
+            ops.normed_rotated(key_TX, self.k_norm.weight, self.eps, rope),
+            value_TX.unflatten(-1, (-1, self.head_dim)).transpose(0, 1),
+        )
 
     def forward(
         self,
         index: int,
         states_QD: Tensor,
-        rope: tuple[Tensor, Tensor],
+        rope: Rope,
         context: KeysValues,
         attend: Attend,
+        ops: Ops,
     ) -> Tensor:
-        query_HQC = rotate(self.q_norm(self._heads(self.q_proj(states_QD))), rope)
-        mixed_HQC = attend(index, query_HQC, context, self.keys_values(states_QD, rope))
-        return self.o_proj(mixed_HQC.transpose(0, 1).flatten(1))
-
-    def _heads(self, projected: Tensor) -> Tensor:
-        return projected.unflatten(-1, (-1, self.head_dim)).transpose(0, 1)
+        query_QX, key_QX, value_QX = ops.project(states_QD, self.q_proj.weight, *self.kv_weights)
+        query_HQC = ops.normed_rotated(query_QX, self.q_norm.weight, self.eps, rope)
+        mixed_HQC = attend(index, query_HQC, context, self.keys_values(key_QX, value_QX, rope, ops))
+        (mixed_QD,) = ops.project(mixed_HQC.transpose(0, 1).flatten(1), self.o_proj.weight)
+        return mixed_QD
 
 
 class DrafterMLP(nn.Module):
@@ -144,12 +182,12 @@ class DrafterMLP(nn.Module):
         self.up_proj = nn.Linear(width, inner, bias=False)
         self.down_proj = nn.Linear(inner, width, bias=False)
 
-    def forward(self, states_QD: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(states_QD)) * self.up_proj(states_QD))
+    def forward(self, states_QD: Tensor, ops: Ops) -> Tensor:
+        return ops.mlp(states_QD, self.gate_proj.weight, self.up_proj.weight, self.down_proj.weight)
 
 
-def rotate(states_HTC: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotary embedding over the whole head, halves swapped (the neox convention)."""
-    cos_TC, sin_TC = rope
-    first, second = states_HTC.chunk(2, dim=-1)
-    return states_HTC * cos_TC + torch.cat((-second, first), dim=-1) * sin_TC
+def _added_and_normed(stream_QD: Tensor, update_QD: Tensor | None, norm: nn.RMSNorm, ops: Ops) -> tuple[Tensor, Tensor]:
+    weight_D, eps = norm.weight, cast("float", norm.eps)
+    if update_QD is None:
+        return stream_QD, ops.norm(stream_QD, weight_D, eps)
+    return ops.add_norm(stream_QD, update_QD, weight_D, eps)

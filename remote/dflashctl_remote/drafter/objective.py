@@ -1,37 +1,32 @@
-"""The training objective: from a packed row and the target's states to the weighted loss of the drafter's slots.
+"""The training objective in one graph: from a packed row and the target's states to the weighted loss of the drafter's
+slots. It is what step.py is compared with, and small enough to read; memory grows with the number of anchors.
 
 Source: design of DFlash training. Slot k of a block anchored at p predicts the token at p+k; its label is the
-arg-max of the target's clean final state at p+k-1 (or the text's own token); hard cross-entropy, weight
-exp(-(k-1)/gamma); slot 0 is never scored, nor any slot from the first unsupervised one on.
+arg-max of the target's clean final state at p+k-1 (or the text's own token); slot 0 is never scored, nor any slot from
+the first unsupervised one on. Which loss and which weights: losses/.
 Axes: T context tokens, N blocks, K slots, Q = N*K, R scored slots, D = E width, V vocabulary.
 """
 
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dflashctl_remote.data.pack import PackedRow
-from dflashctl_remote.drafter.anchors import Anchors, slot_supervision
+from dflashctl_remote.drafter.anchors import Anchors
 from dflashctl_remote.drafter.attention import by_document_attend, flex_attend
 from dflashctl_remote.drafter.masks import Layout
-from dflashctl_remote.drafter.model import Attend, Drafter
-from dflashctl_remote.losses.linear_ce import linear_argmax, linear_cross_entropy
-from dflashctl_remote.spec.drafter import default_gamma
-from dflashctl_remote.spec.train import ObjectiveSpec
+from dflashctl_remote.drafter.model import Attend, Drafter, FrozenEnds
+from dflashctl_remote.drafter.noise import ContextNoise
+from dflashctl_remote.drafter.scored import Scored, scored_slots, to_device
+from dflashctl_remote.losses.base import Rows
+from dflashctl_remote.losses.confidence.head import confidence_of
+from dflashctl_remote.losses.registry import RowTerms, row_terms
+from dflashctl_remote.spec.drafter import DrafterConfig
+from dflashctl_remote.spec.objective import ObjectiveSpec
 
 AttentionName = Literal["eager", "flex"]
-
-
-class FrozenEnds(Protocol):
-    """What the drafter borrows of the target: its embedding and its head."""
-
-    @property
-    def head_VE(self) -> Tensor: ...
-
-    def embed(self, ids: Tensor) -> Tensor: ...
 
 
 class States(Protocol):
@@ -49,7 +44,7 @@ class StepLoss:
     """Sums, not means: the caller divides by the weights of all micro-batches and ranks of a step."""
 
     loss_sum: Tensor
-    """Scalar with gradient: sum of weight * cross-entropy over scored slots, nats."""
+    """Scalar with gradient: sum of weight * loss over scored slots, nats."""
     weight_sum: float
     scored_by_slot_K: Tensor
     correct_by_slot_K: Tensor
@@ -63,74 +58,64 @@ class StepLoss:
         return int(self.correct_by_slot_K.sum())
 
 
-@dataclass(frozen=True)
-class ScoredSlots:
-    """The R slots of a row that are scored, flattened from [N, K] in order."""
-
-    rows_R: Tensor
-    """Index into the Q block tokens."""
-    slots_R: Tensor
-    """k, from 1."""
-    labels_R: Tensor
-    weights_R: Tensor
-
-
 def drafter_loss(
     drafter: Drafter,
-    target: FrozenEnds,
+    ends: FrozenEnds,
     row: PackedRow,
     states: States,
     anchors: Anchors,
     objective: ObjectiveSpec,
     *,
     attention: AttentionName,
-    noise_generator: torch.Generator | None = None,
+    noise: ContextNoise | None = None,
 ) -> StepLoss:
-    """Loss of one packed row.
-
-    `noise_generator` (on the CPU) is needed when the objective asks for context noise; the noise touches the
-    copy that the drafter reads, never the states that labels come from.
-    """
-    layout = row_layout(row, anchors, drafter.config.block_size, device=states.taps_TF.device)
-    taps_TF = noised(states.taps_TF, objective.context_noise_std, noise_generator)
-    hidden_QD = block_states(drafter, target, row, taps_TF, layout, attention=attention)
-    scored = scored_slots(drafter, target, row, states, anchors, objective)
-    loss = linear_cross_entropy(
-        hidden_QD[scored.rows_R],
-        target.head_VE,
-        scored.labels_R,
-        scored.weights_R,
-        chunk_rows=objective.loss_chunk_rows,
-    )
-    is_correct = loss.top1_R == scored.labels_R
+    """Loss of one packed row. `noise` makes the copy of the taps that the drafter reads; labels never see it."""
     size = drafter.config.block_size
+    layout = row_layout(row, anchors, size, device=states.taps_TF.device)
+    taps_TF = states.taps_TF if noise is None else noise.added_to(states.taps_TF, len(drafter.config.tap_layers))
+    hidden_QD = block_states(drafter, ends, row, taps_TF, layout, attention=attention)
+    scored = scored_slots(ends, row, states.final_TE, anchors, objective, size)
+    terms = scored_terms(drafter, ends, hidden_QD[scored.rows_R], scored, objective)
+    is_correct = terms.top1_R == scored.labels_R
     return StepLoss(
-        loss_sum=loss.loss_sum,
-        weight_sum=float(scored.weights_R.double().sum()),
+        loss_sum=terms.loss_sum,
+        weight_sum=terms.weight_sum.item(),
         scored_by_slot_K=torch.bincount(scored.slots_R, minlength=size),
         correct_by_slot_K=torch.bincount(scored.slots_R[is_correct], minlength=size),
     )
 
 
+def scored_terms(
+    drafter: Drafter, ends: FrozenEnds, states_RD: Tensor, scored: Scored, objective: ObjectiveSpec
+) -> RowTerms:
+    """Loss and weight of whole blocks' scored slots, whose final states are `states_RD`."""
+    rows = Rows(
+        states_RD=states_RD,
+        final_RE=scored.final_RE,
+        labels_R=scored.labels_R,
+        slots_R=scored.slots_R,
+        blocks_R=scored.blocks_R,
+        num_blocks=len(scored.counts_N),
+        block_size=drafter.config.block_size,
+    )
+    return row_terms(rows, ends.head_VE, objective, confidence=confidence_of(drafter))
+
+
 def row_layout(row: PackedRow, anchors: Anchors, block_size: int, *, device: torch.device) -> Layout:
     """The row and its anchors as tensors for the visibility rule."""
-
-    def tensor(values: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64)).to(device)
-
     return Layout(
-        context_positions_T=tensor(row.positions_T),
-        context_documents_T=tensor(row.document_ids_T),
-        anchor_indices_N=tensor(anchors.indices_N),
-        anchor_positions_N=tensor(anchors.positions_N),
-        anchor_documents_N=tensor(anchors.documents_N),
+        context_positions_T=to_device(row.positions_T, device),
+        context_documents_T=to_device(row.document_ids_T, device),
+        anchor_indices_N=to_device(anchors.indices_N, device),
+        anchor_positions_N=to_device(anchors.positions_N, device),
+        anchor_documents_N=to_device(anchors.documents_N, device),
         block_size=block_size,
     )
 
 
 def block_states(
     drafter: Drafter,
-    target: FrozenEnds,
+    ends: FrozenEnds,
     row: PackedRow,
     taps_TF: Tensor,
     layout: Layout,
@@ -138,63 +123,21 @@ def block_states(
     attention: AttentionName,
 ) -> Tensor:
     """Final states of all blocks [Q, D]: slot 0 is fed the anchor's embedding, the others the mask token's."""
-    context_TD = drafter.context_states(taps_TF.to(drafter.fc.weight.dtype))
-    context = drafter.context_keys_values(context_TD, layout.context_positions_T)
-    ids_T = torch.from_numpy(row.input_ids_T).to(taps_TF.device)
-    block_ids_NK = torch.full(
-        (len(layout.anchor_indices_N), layout.block_size),
-        drafter.config.mask_token_id,
-        dtype=torch.int64,
-        device=taps_TF.device,
-    )
-    block_ids_NK[:, 0] = ids_T[layout.anchor_indices_N]
-    block_QD = target.embed(block_ids_NK.flatten()).to(drafter.fc.weight.dtype)
-    return drafter(block_QD, layout.block_positions_Q(), context, _attend(drafter, layout, attention))
+    dtype = drafter.fc.weight.dtype
+    context = drafter.context_keys_values(drafter.context_states(taps_TF.to(dtype)), layout.context_positions_T)
+    ids_T = to_device(row.input_ids_T, taps_TF.device)
+    ids_NK = block_ids(drafter.config, ids_T[layout.anchor_indices_N])
+    block_QD = ends.embed(ids_NK.flatten()).to(dtype)
+    return drafter(block_QD, layout.block_positions_Q(), context, attend_by(attention, drafter.config, layout))
 
 
-def scored_slots(
-    drafter: Drafter,
-    target: FrozenEnds,
-    row: PackedRow,
-    states: States,
-    anchors: Anchors,
-    objective: ObjectiveSpec,
-) -> ScoredSlots:
-    """Which slots count, with label and weight. The label pass touches only the positions that are needed."""
-    size = drafter.config.block_size
-    device = states.final_TE.device
-    blocks, slots = np.nonzero(slot_supervision(row, anchors, size))
-    predicted = anchors.indices_N[blocks] + slots
-    gamma = objective.gamma or default_gamma(size)
-    if objective.labels == "data":
-        labels_R = torch.from_numpy(row.input_ids_T[predicted]).to(device)
-    else:
-        needed, inverse = np.unique(predicted - 1, return_inverse=True)
-        top1 = linear_argmax(
-            states.final_TE[torch.from_numpy(needed).to(device)],
-            target.head_VE,
-            chunk_rows=objective.loss_chunk_rows,
-        )
-        labels_R = top1[torch.from_numpy(inverse).to(device)]
-    return ScoredSlots(
-        rows_R=torch.from_numpy(blocks * size + slots).to(device),
-        slots_R=torch.from_numpy(slots).to(device),
-        labels_R=labels_R,
-        weights_R=torch.from_numpy(np.exp(-(slots - 1) / gamma).astype(np.float32)).to(device),
-    )
+def block_ids(config: DrafterConfig, anchor_ids_N: Tensor) -> Tensor:
+    """What blocks are fed: the anchor's token, then mask tokens: int64 [N, K]."""
+    masks_NK = anchor_ids_N.new_full((len(anchor_ids_N), config.block_size), config.mask_token_id)
+    masks_NK[:, 0] = anchor_ids_N
+    return masks_NK
 
 
-def noised(taps_TF: Tensor, std: float, generator: torch.Generator | None) -> Tensor:
-    """A copy with Gaussian noise of `std` times the states' RMS; the states themselves where std is 0."""
-    if std == 0:
-        return taps_TF
-    assert generator is not None, "context noise needs a generator seeded by (seed, batch)"
-    noise = torch.randn(taps_TF.shape, generator=generator, dtype=torch.float32).to(taps_TF.device)
-    rms = taps_TF.float().pow(2).mean().sqrt()
-    return (taps_TF.float() + std * rms * noise).to(taps_TF.dtype)
-
-
-def _attend(drafter: Drafter, layout: Layout, attention: AttentionName) -> Attend:
-    if attention == "flex":
-        return flex_attend(drafter.config, layout, is_compiled=layout.context_positions_T.is_cuda)
-    return by_document_attend(drafter.config, layout)
+def attend_by(name: AttentionName, config: DrafterConfig, layout: Layout) -> Attend:
+    """The attention of that name over a layout; eager goes document by document."""
+    return flex_attend(config, layout) if name == "flex" else by_document_attend(config, layout)

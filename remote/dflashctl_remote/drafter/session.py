@@ -8,8 +8,7 @@ from torch import Tensor
 
 from dflashctl_remote.drafter.attention import eager_attend
 from dflashctl_remote.drafter.masks import Layout
-from dflashctl_remote.drafter.model import Drafter, KeysValues
-from dflashctl_remote.drafter.objective import FrozenEnds
+from dflashctl_remote.drafter.model import Drafter, FrozenEnds, KeysValues
 from dflashctl_remote.losses.linear_ce import linear_argmax, linear_logits
 
 

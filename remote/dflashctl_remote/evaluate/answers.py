@@ -30,6 +30,8 @@ class Answer(Spec):
     """Tokens that each verify step emitted, bonus included; the first token of the answer is in none."""
     drafts_per_step: tuple[int, ...]
     """Accepted drafts of each step."""
+    proposals_per_step: tuple[tuple[int, ...], ...] | None = None
+    """All that was proposed in each step, where the parity gate looks at this answer."""
     lookup_per_step: tuple[int, ...]
     """As accepted_per_step, had the bigram look-up in the own text drafted."""
     table_per_step: tuple[int, ...] | None

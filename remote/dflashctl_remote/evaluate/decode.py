@@ -39,6 +39,8 @@ class Decoded:
     """Tokens that each verify step emitted: accepted drafts and the bonus token. Sum = len(tokens) - 1."""
     drafts_per_step: tuple[int, ...]
     """Accepted drafts alone: one less, or the same where a drafted stop token ended the answer."""
+    proposals_per_step: tuple[tuple[int, ...], ...]
+    """All that was proposed, accepted or not: a block less its anchor, fewer in the shortened last one."""
 
 
 def plain_greedy(
@@ -78,6 +80,7 @@ def speculative_greedy(
     tokens = [int(prefill.logits_KV[0].argmax())]
     accepted_per_step: list[int] = []
     drafts_per_step: list[int] = []
+    proposals_per_step: list[tuple[int, ...]] = []
     while len(tokens) < max_new_tokens and tokens[-1] not in eos_token_ids:
         anchor = tokens[-1]
         size = min(block_size, max_new_tokens - len(tokens))
@@ -92,7 +95,8 @@ def speculative_greedy(
         tokens += emitted
         accepted_per_step.append(len(emitted))
         drafts_per_step.append(min(num_accepted, len(emitted)))
-    return Decoded(tuple(tokens), tuple(accepted_per_step), tuple(drafts_per_step))
+        proposals_per_step.append(tuple(drafts))
+    return Decoded(tuple(tokens), tuple(accepted_per_step), tuple(drafts_per_step), tuple(proposals_per_step))
 
 
 def num_leading_matches(drafts: Sequence[int], greedy: Sequence[int]) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dflashctl_remote.evaluate.answers import Answer
 from dflashctl_remote.evaluate.repetition import distinct_share, repeated_mask, repeated_share
 from dflashctl_remote.spec.evaluate import EvalReport, Tau
+from dflashctl_remote.spec.parity import Parity
 
 
 def make_report(
@@ -22,8 +23,10 @@ def make_report(
     step: int | None,
     target: str,
     block_size: int,
+    taps: Sequence[int],
     device: str,
     dtype: str,
+    parity: Parity | None = None,
 ) -> EvalReport:
     """All figures of a finished evaluation; the answers stand in the order of their prompts."""
     tokens = [answer.tokens for answer in answers]
@@ -34,6 +37,7 @@ def make_report(
         step=step,
         target=target,
         block_size=block_size,
+        taps=tuple(taps),
         num_prompts=len(answers),
         drafter=pooled_tau(answer.accepted_per_step for answer in answers),
         drafter_without_repeats=pooled_tau(
@@ -47,6 +51,7 @@ def make_report(
         acceptance_by_slot=acceptance_by_slot((answer.drafts_per_step for answer in answers), block_size),
         num_greedy_checked=len(checked),
         num_greedy_equal=sum(checked),
+        parity=parity,
         wall_s=sum(answer.wall_s for answer in answers),
         device=device,
         dtype=dtype,

@@ -1,6 +1,6 @@
 """The drafter's shape: what is asked for (`DrafterSpec`) and what was resolved against a target (`DrafterConfig`).
 
-`DrafterConfig` knows the z-lab layout of config.json, the one that SGLang, vLLM and llama.cpp read.
+config.json, the z-lab layout of `DrafterConfig`, is in zlab.py.
 """
 
 import math
@@ -9,7 +9,8 @@ from typing import Any, Literal, Protocol
 from pydantic import Field
 
 from dflashctl_remote.spec.base import Spec
-from dflashctl_remote.spec.errors import ArtifactCorrupt, BadInput
+from dflashctl_remote.spec.errors import BadInput
+from dflashctl_remote.spec.zlab import fields_of_zlab, zlab_of
 
 LayerType = Literal["full_attention", "sliding_attention"]
 
@@ -31,9 +32,12 @@ class DrafterSpec(Spec):
     num_taps: int = Field(default=5, gt=0)
     tap_layers: tuple[int, ...] | None = Field(default=None, min_length=1)
     """0-based decoder layers of the target whose outputs are read; None: evenly spaced (`even_taps`)."""
+    layer_pattern: str | None = Field(default=None, pattern="^[SF]+$")
+    """A letter a layer, S sliding, F full, as SSSSF; a shorter pattern is repeated. None: by `num_sliding_layers`."""
     num_sliding_layers: int = Field(default=0, ge=0)
     """The first so many layers use the sliding window (z-lab Qwen3.6-27B: 4 of 5)."""
     sliding_window_tokens: int | None = Field(default=None, gt=0)
+    """Of all sliding layers."""
     mask_token_id: int | None = None
     """None: the tokenizer's mask token; never pad or eos."""
     is_causal: bool | None = None
@@ -67,6 +71,11 @@ class DrafterConfig(Spec):
     eos_token_id: int | None = None
     pad_token_id: int | None = None
 
+    @property
+    def layer_pattern(self) -> str:
+        """A letter a layer: S sliding, F full."""
+        return "".join("S" if kind == "sliding_attention" else "F" for kind in self.layer_types)
+
     def is_layer_causal(self, layer: int) -> bool:
         """Whether a slot of this layer sees only the slots before it in its block."""
         if self.is_causal is not None:
@@ -78,107 +87,13 @@ class DrafterConfig(Spec):
         return self.sliding_window if self.layer_types[layer] == "sliding_attention" else None
 
     def to_zlab(self, dtype: str) -> dict[str, Any]:
-        """config.json in the z-lab layout. `block_size` stands at both places where readers look.
-
-        `is_causal` is written whenever one value holds for all layers; a mix of causal sliding layers and
-        bidirectional full ones is what its absence means to every reader.
-        """
-        sliding = "sliding_attention" in self.layer_types
-        dflash = {
-            "mask_token_id": self.mask_token_id,
-            "target_layer_ids": list(self.tap_layers),
-            "block_size": self.block_size,
-        }
-        out: dict[str, Any] = {
-            "architectures": ["DFlashDraftModel"],
-            "model_type": "qwen3",
-            "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
-            "hidden_size": self.hidden_size,
-            "num_hidden_layers": self.num_layers,
-            "num_attention_heads": self.num_heads,
-            "num_key_value_heads": self.num_kv_heads,
-            "head_dim": self.head_dim,
-            "intermediate_size": self.intermediate_size,
-            "hidden_act": "silu",
-            "rms_norm_eps": self.rms_norm_eps,
-            "vocab_size": self.vocab_size,
-            "max_position_embeddings": self.max_position_embeddings,
-            "rope_theta": self.rope_theta,
-            "rope_scaling": None,
-            "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},
-            "attention_bias": False,
-            "attention_dropout": 0.0,
-            "initializer_range": self.initializer_range,
-            "layer_types": list(self.layer_types),
-            "sliding_window": self.sliding_window,
-            "use_sliding_window": sliding,
-            "max_window_layers": self.num_layers,
-            "num_target_layers": self.num_target_layers,
-            "block_size": self.block_size,
-            "mask_token_id": self.mask_token_id,
-            "target_layer_ids": list(self.tap_layers),
-            "dflash_config": dflash,
-            "tie_word_embeddings": False,
-            "dtype": dtype,
-            "torch_dtype": dtype,
-            "bos_token_id": self.bos_token_id,
-            "eos_token_id": self.eos_token_id,
-            "pad_token_id": self.pad_token_id,
-        }
-        causal = {self.is_layer_causal(i) for i in range(self.num_layers)}
-        if len(causal) == 1:
-            out["is_causal"] = causal.pop()
-        return out
+        """config.json in the z-lab layout."""
+        return zlab_of(self, dtype)
 
     @classmethod
     def from_zlab(cls, raw: dict[str, Any]) -> "DrafterConfig":
-        """Read config.json as z-lab's own package does: dflash_config first, then the top level.
-
-        Raises ArtifactCorrupt if a field is missing or the two places disagree on the block size.
-        """
-        nested = raw.get("dflash_config") or {}
-
-        def find(name: str) -> Any:
-            if name in nested:
-                return nested[name]
-            if name in raw:
-                return raw[name]
-            raise ArtifactCorrupt(f"config.json has no {name}, neither in dflash_config nor at the top")
-
-        if "block_size" in nested and "block_size" in raw and nested["block_size"] != raw["block_size"]:
-            raise ArtifactCorrupt(
-                f"config.json gives two block sizes: {raw['block_size']} at the top, "
-                f"{nested['block_size']} in dflash_config"
-            )
-        num_layers = int(find("num_hidden_layers"))
-        rope = raw.get("rope_parameters") or {}
-        theta = raw.get("rope_theta", rope.get("rope_theta"))
-        if theta is None:
-            raise ArtifactCorrupt("config.json has no rope_theta")
-        types = tuple(raw.get("layer_types") or ["full_attention"] * num_layers)
-        return cls(
-            hidden_size=find("hidden_size"),
-            num_layers=num_layers,
-            num_heads=find("num_attention_heads"),
-            num_kv_heads=find("num_key_value_heads"),
-            head_dim=find("head_dim"),
-            intermediate_size=find("intermediate_size"),
-            vocab_size=find("vocab_size"),
-            rms_norm_eps=find("rms_norm_eps"),
-            rope_theta=float(theta),
-            max_position_embeddings=find("max_position_embeddings"),
-            layer_types=types,
-            sliding_window=raw.get("sliding_window") if "sliding_attention" in types else None,
-            is_causal=raw.get("is_causal", nested.get("causal")),
-            block_size=find("block_size"),
-            mask_token_id=find("mask_token_id"),
-            tap_layers=tuple(find("target_layer_ids")),
-            num_target_layers=find("num_target_layers"),
-            initializer_range=raw.get("initializer_range", 0.02),
-            bos_token_id=raw.get("bos_token_id"),
-            eos_token_id=raw.get("eos_token_id"),
-            pad_token_id=raw.get("pad_token_id"),
-        )
+        """Read config.json in the z-lab layout. Raises ArtifactCorrupt: a field is missing, or two places disagree."""
+        return cls(**fields_of_zlab(raw))
 
 
 class TargetShape(Spec):
@@ -221,6 +136,29 @@ def chosen_taps(spec: DrafterSpec, num_target_layers: int) -> tuple[int, ...]:
     return tuple(taps)
 
 
+def chosen_layer_types(spec: DrafterSpec) -> tuple[LayerType, ...]:
+    """One kind a layer. Raises BadInput: a pattern that does not fill the layers, or a window without sliding layers or
+    the reverse.
+    """
+    pattern = spec.layer_pattern
+    if pattern is None:
+        if spec.num_sliding_layers > spec.num_layers:
+            raise BadInput(f"{spec.num_sliding_layers} sliding layers of {spec.num_layers} layers")
+        letters = "S" * spec.num_sliding_layers + "F" * (spec.num_layers - spec.num_sliding_layers)
+    elif spec.num_sliding_layers > 0:
+        raise BadInput("layer_pattern and num_sliding_layers say the same in two ways: set one of them")
+    elif spec.num_layers % len(pattern):
+        raise BadInput(
+            f"layer_pattern {pattern} has {len(pattern)} letters, which do not fill {spec.num_layers} layers evenly",
+            hint="write one letter a layer, or set drafter.num_layers",
+        )
+    else:
+        letters = pattern * (spec.num_layers // len(pattern))
+    if ("S" in letters) != (spec.sliding_window_tokens is not None):
+        raise BadInput("sliding layers and sliding_window_tokens go together: set both or neither")
+    return tuple("sliding_attention" if letter == "S" else "full_attention" for letter in letters)
+
+
 def resolve_drafter(spec: DrafterSpec, target: TargetShape) -> DrafterConfig:
     """Fill the spec from the target and check what would make a drafter silently useless.
 
@@ -242,12 +180,6 @@ def resolve_drafter(spec: DrafterSpec, target: TargetShape) -> DrafterConfig:
         raise BadInput(f"mask token {mask} is an eos token: the drafter could not tell them apart")
     if spec.num_heads % spec.num_kv_heads:
         raise BadInput(f"{spec.num_heads} heads cannot share {spec.num_kv_heads} key-value heads evenly")
-    if not 0 <= spec.num_sliding_layers <= spec.num_layers:
-        raise BadInput(f"{spec.num_sliding_layers} sliding layers of {spec.num_layers} layers")
-    if (spec.num_sliding_layers > 0) != (spec.sliding_window_tokens is not None):
-        raise BadInput("num_sliding_layers and sliding_window_tokens go together: set both or neither")
-    sliding: list[LayerType] = ["sliding_attention"] * spec.num_sliding_layers
-    full: list[LayerType] = ["full_attention"] * (spec.num_layers - spec.num_sliding_layers)
     return DrafterConfig(
         hidden_size=target.hidden_size,
         num_layers=spec.num_layers,
@@ -259,7 +191,7 @@ def resolve_drafter(spec: DrafterSpec, target: TargetShape) -> DrafterConfig:
         rms_norm_eps=target.rms_norm_eps,
         rope_theta=target.rope_theta,
         max_position_embeddings=target.max_position_embeddings,
-        layer_types=(*sliding, *full),
+        layer_types=chosen_layer_types(spec),
         sliding_window=spec.sliding_window_tokens,
         is_causal=spec.is_causal,
         block_size=spec.block_size,

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from dflashctl_remote.spec.base import Spec
+from dflashctl_remote.spec.parity import Parity
 from dflashctl_remote.spec.train import Device, Dtype
 
 
@@ -12,6 +13,8 @@ class EvalSpec(Spec):
     target: str
     checkpoint: str
     """Folder in the z-lab layout, with manifest."""
+    is_public: bool = False
+    """The folder may have no manifest, as one from a hub: its tensors' names and shapes are checked, its bytes not."""
     prompts: str
     """JSONL of rows {"id", "messages"}: held-out prompts."""
     output: str
@@ -27,6 +30,8 @@ class EvalSpec(Spec):
     num_threads: int | None = Field(default=None, gt=0)
     check_greedy: int = Field(default=2, ge=0)
     """So many prompts are decoded plainly as well and compared token for token."""
+    check_parity: int = Field(default=4, ge=0)
+    """Of so many answers the proposals are compared with those of the training path (the parity gate); 0: of none."""
 
 
 class Tau(Spec):
@@ -46,6 +51,8 @@ class EvalReport(Spec):
     target: str
     method: Literal["free-running greedy"] = "free-running greedy"
     block_size: int
+    taps: tuple[int, ...] = ()
+    """Layers of the target that the drafter reads, from 0; empty in reports that did not tell yet."""
     num_prompts: int
     drafter: Tau
     drafter_without_repeats: Tau
@@ -61,6 +68,8 @@ class EvalReport(Spec):
     """Slot k=1..K-1: share of verify steps whose first k drafts were all accepted."""
     num_greedy_checked: int
     num_greedy_equal: int
+    parity: Parity | None = None
+    """Whether the drafter was drafted with as it is trained; None: not asked."""
     wall_s: float
     device: str
     dtype: str

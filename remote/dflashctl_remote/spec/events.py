@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from dflashctl_remote.spec.base import Spec
+from dflashctl_remote.spec.parity import Parity
 
 
 class Event(Spec):
@@ -69,6 +70,33 @@ class Step(Event):
     """Empty where the stages take turns."""
 
 
+class Validated(Event):
+    """A run's drafter on held-out documents, after `step`: the same rows, anchors and prompts each time."""
+
+    kind: Literal["validated"] = "validated"
+    step: int
+    loss: float
+    """Hard cross-entropy against the target's own arg-max, slots weighted by exp(-(k-1)/gamma) with the block size's
+    gamma, nats; whatever the run's objective is."""
+    accuracy_by_slot: tuple[float, ...]
+    """For slots 1..K-1, teacher-forced: an input to estimates, never an acceptance."""
+    num_rows: int
+    tau: float | None
+    """Measured by free-running greedy decoding, bonus included; None: no verify step was made."""
+    tau_low: float | None
+    """95 % interval by prompt; None of too few prompts."""
+    tau_high: float | None
+    tau_without_repeats: float | None
+    """Steps that emitted a token of a repeated 16-gram left out."""
+    tau_of_lookup: float | None
+    """What copying after the last bigram would have scored on the same answers."""
+    repeated_token_share: float
+    num_prompts: int
+    num_verify_steps: int
+    parity: Parity
+    seconds_s: float
+
+
 class CheckpointSaved(Event):
     kind: Literal["checkpoint"] = "checkpoint"
     step: int
@@ -119,7 +147,7 @@ class Failed(Event):
 
 
 AnyEvent = Annotated[
-    Started | Progress | Step | CheckpointSaved | Notice | Serving | Finished | Stopped | Failed,
+    Started | Progress | Step | Validated | CheckpointSaved | Notice | Serving | Finished | Stopped | Failed,
     Field(discriminator="kind"),
 ]
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(AnyEvent)

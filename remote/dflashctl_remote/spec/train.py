@@ -6,21 +6,11 @@ from pydantic import Field
 
 from dflashctl_remote.spec.base import Spec
 from dflashctl_remote.spec.drafter import DrafterSpec
+from dflashctl_remote.spec.objective import ObjectiveSpec as ObjectiveSpec  # noqa: PLC0414
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
-
-
-class ObjectiveSpec(Spec):
-    labels: Literal["target", "data"] = "target"
-    """target: arg-max of the target's final hidden state at p+k-1; data: the token of the text at p+k."""
-    gamma: float | None = Field(default=None, gt=0)
-    """Slot weight exp(-(k-1)/gamma); None: 7, 5, 4 for blocks of 16, 10, 8."""
-    loss_chunk_rows: int = Field(default=2048, gt=0)
-    """Rows of logits that exist at a time."""
-    context_noise_std: float = Field(default=0.0, ge=0)
-    """Gaussian noise on the tapped states that the drafter sees, relative to their RMS; labels stay clean."""
 
 
 class OptimSpec(Spec):
@@ -61,6 +51,8 @@ class TrainSpec(Spec):
     """Folder written by `data tokenize`."""
     num_steps: int = Field(gt=0)
     """Optimizer steps of the whole run; the schedule's length."""
+    warm_start: str | None = None
+    """Folder in the z-lab layout, ours or public, whose weights a new run begins with; None: new weights."""
     drafter: DrafterSpec = DrafterSpec()
     objective: ObjectiveSpec = ObjectiveSpec()
     optim: OptimSpec = OptimSpec()

@@ -5,7 +5,6 @@ optimizer step. Everything that a batch needs is a function of (seed, batch), so
 unbroken one to the bit.
 """
 
-import hashlib
 import math
 import time
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 import torch
 
 from dflashctl_remote.drafter.anchors import sample_anchors
+from dflashctl_remote.drafter.noise import context_noise
 from dflashctl_remote.drafter.objective import StepLoss, drafter_loss
 from dflashctl_remote.spec.errors import TrainingFailed
 from dflashctl_remote.spec.events import CheckpointSaved, EventLog, Notice, Step
@@ -161,16 +161,15 @@ def batch_loss(parts: Parts, batch: int, tally: Tally) -> StepLoss:
         anchors,
         spec.objective,
         attention=parts.attention,
-        noise_generator=noise_generator(spec.seed, batch),
+        noise=context_noise(
+            spec.objective,
+            seed=spec.seed,
+            sequence=batch,
+            num_batches=spec.num_steps * spec.optim.accumulation,
+        ),
     )
     tally.add(row, anchors, loss)
     return loss
-
-
-def noise_generator(seed: int, batch: int) -> torch.Generator:
-    """On the CPU, so that every device adds the same noise."""
-    digest = hashlib.sha256(f"context noise {seed} {batch}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 def save(parts: Parts, state: TrainerState, events: EventLog) -> Path:

@@ -78,7 +78,7 @@ def test_flex_equals_the_dense_reference_in_values(
         context = drafter.context_keys_values(drafter.context_states(taps), layout.context_positions_T)
         dense, flex = (
             drafter(block, layout.block_positions_Q(), context, attend)
-            for attend in (eager_attend(config, layout), flex_attend(config, layout, is_compiled=False))
+            for attend in (eager_attend(config, layout), flex_attend(config, layout))
         )
     torch.testing.assert_close(flex, dense, rtol=1e-5, atol=1e-5)
 
@@ -92,7 +92,7 @@ def test_compiled_flex_equals_the_dense_reference_in_values_and_gradients(
     dense, dense_grads = run(drafter, layout, eager_attend(config, layout))
     cuda = torch.device("cuda")
     drafter, layout = drafter.float().to(cuda), row_layout(row, anchors, config.block_size, device=cuda)
-    flex, flex_grads = run(drafter, layout, flex_attend(config, layout, is_compiled=True))
+    flex, flex_grads = run(drafter, layout, flex_attend(config, layout))
     torch.testing.assert_close(flex, dense, rtol=1e-4, atol=1e-4)
     for got, wanted in zip(flex_grads, dense_grads, strict=True):
         assert (got - wanted).norm() <= 1e-3 * wanted.norm()

@@ -9,36 +9,12 @@ import torch
 
 from dflashctl_remote.data.pack import PackedRow
 from dflashctl_remote.drafter.anchors import Anchors, sample_anchors
-from dflashctl_remote.drafter.objective import drafter_loss, noised, scored_slots
+from dflashctl_remote.drafter.noise import context_noise
+from dflashctl_remote.drafter.objective import drafter_loss
 from dflashctl_remote.spec.drafter import DrafterConfig
-from dflashctl_remote.spec.train import ObjectiveSpec
+from dflashctl_remote.spec.objective import ObjectiveSpec
 
 MakeRow = Callable[..., PackedRow]
-
-
-def test_labels_are_the_targets_argmax_one_position_before_the_slot(
-    make_config: Any, make_drafter: Any, make_row: MakeRow, make_states: Any, ends: Any
-) -> None:
-    config = make_config()
-    row = make_row((9,), total=9)
-    states = make_states(row, config)
-    anchors = Anchors(np.array([4]), np.array([4]), np.array([0]), 1)
-    scored = scored_slots(make_drafter(config), ends, row, states, anchors, ObjectiveSpec(gamma=2.0))
-    top1 = (states.final_TE @ ends.head_VE.T).argmax(-1)
-    assert scored.slots_R.tolist() == [1, 2, 3]
-    assert scored.labels_R.tolist() == top1[[4, 5, 6]].tolist()
-    assert scored.weights_R.tolist() == pytest.approx([1.0, math.exp(-0.5), math.exp(-1.0)])
-
-
-def test_data_labels_are_the_tokens_of_the_text(
-    make_config: Any, make_drafter: Any, make_row: MakeRow, make_states: Any, ends: Any
-) -> None:
-    config = make_config()
-    row = make_row((9,), total=9)
-    anchors = Anchors(np.array([4]), np.array([4]), np.array([0]), 1)
-    spec = ObjectiveSpec(labels="data")
-    scored = scored_slots(make_drafter(config), ends, row, make_states(row, config), anchors, spec)
-    assert scored.labels_R.tolist() == row.input_ids_T[[5, 6, 7]].tolist()
 
 
 def test_a_perfectly_flat_drafter_loses_ln_v_whatever_the_weights(
@@ -109,8 +85,8 @@ def test_noise_touches_the_drafters_copy_and_no_label(
 
     def loss(std: float) -> Any:
         spec = ObjectiveSpec(context_noise_std=std)
-        generator = torch.Generator().manual_seed(1)
-        return drafter_loss(drafter, ends, row, states, anchors, spec, attention="eager", noise_generator=generator)
+        noise = context_noise(spec, seed=1, sequence=0, num_batches=1)
+        return drafter_loss(drafter, ends, row, states, anchors, spec, attention="eager", noise=noise)
 
     assert float(loss(0.5).loss_sum.detach()) != float(loss(0.0).loss_sum.detach())
     assert torch.equal(states.final_TE, before[0]) and torch.equal(states.taps_TF, before[1])
@@ -129,15 +105,9 @@ def test_labels_come_from_the_clean_states(
 
     def loss(std: float) -> Any:
         spec = ObjectiveSpec(context_noise_std=std)
-        generator = torch.Generator().manual_seed(1)
-        return drafter_loss(drafter, ends, row, states, anchors, spec, attention="eager", noise_generator=generator)
+        noise = context_noise(spec, seed=1, sequence=0, num_batches=1)
+        return drafter_loss(drafter, ends, row, states, anchors, spec, attention="eager", noise=noise)
 
     clean, noisy = loss(0.0), loss(2.0)
     assert torch.equal(noisy.loss_sum, clean.loss_sum)
     assert noisy.num_correct == clean.num_correct
-
-
-def test_noise_is_relative_to_the_states_rms() -> None:
-    states = 10 * torch.randn(500, 40, generator=torch.Generator().manual_seed(0))
-    noise = noised(states, 0.1, torch.Generator().manual_seed(1)) - states
-    assert float(noise.std()) == pytest.approx(1.0, rel=0.02)

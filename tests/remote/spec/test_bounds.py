@@ -19,6 +19,8 @@ from dflashctl_remote.spec.train import TrainSpec
         {"num_taps": 0},
         {"tap_layers": ()},
         {"num_sliding_layers": 1, "sliding_window_tokens": 0},
+        {"layer_pattern": ""},
+        {"layer_pattern": "SSX"},
     ],
 )
 def test_a_drafter_that_cannot_be_built_is_no_drafter_spec(change: dict[str, object]) -> None:

@@ -9,7 +9,7 @@ from dflashctl_remote.spec.drafter import (
     even_taps,
     resolve_drafter,
 )
-from dflashctl_remote.spec.errors import BadInput
+from dflashctl_remote.spec.errors import ArtifactCorrupt, BadInput
 
 TARGET = TargetShape(
     num_layers=64,
@@ -61,6 +61,10 @@ def test_defaults_give_the_published_drafter_of_qwen3_6_27b() -> None:
         ({"num_heads": 30}, "evenly"),
         ({"num_sliding_layers": 4}, "go together"),
         ({"num_sliding_layers": 6, "sliding_window_tokens": 64}, "6 sliding layers of 5"),
+        ({"layer_pattern": "SSSSF"}, "go together"),
+        ({"layer_pattern": "F", "sliding_window_tokens": 64}, "go together"),
+        ({"layer_pattern": "SSF", "sliding_window_tokens": 64}, "3 letters, which do not fill 5 layers"),
+        ({"layer_pattern": "S", "num_sliding_layers": 4, "sliding_window_tokens": 64}, "set one of them"),
     ],
 )
 def test_what_would_make_a_drafter_useless_is_refused(change: dict[str, object], words: str) -> None:
@@ -119,3 +123,45 @@ def test_a_drafter_of_another_target_does_not_fit(change: dict[str, object], wor
     check_fit(fits, TARGET)
     with pytest.raises(BadInput, match=words):
         check_fit(fits.model_copy(update=change), TARGET)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "num_layers", "wanted"),
+    [("SSSSF", 5, "SSSSF"), ("S", 5, "SSSSS"), ("SF", 6, "SFSFSF"), ("FSF", 3, "FSF")],
+)
+def test_a_layer_pattern_says_which_layers_slide_and_survives_the_z_lab_layout(
+    pattern: str, num_layers: int, wanted: str
+) -> None:
+    spec = DrafterSpec(num_layers=num_layers, layer_pattern=pattern, sliding_window_tokens=2048)
+    config = resolve_drafter(spec, TARGET)
+    assert config.layer_pattern == wanted
+    assert [config.window_of(i) for i in range(num_layers)] == [2048 if c == "S" else None for c in wanted]
+    assert [config.is_layer_causal(i) for i in range(num_layers)] == [c == "S" for c in wanted]
+    written = config.to_zlab("bfloat16")
+    assert written["layer_types"] == [{"S": "sliding_attention", "F": "full_attention"}[c] for c in wanted]
+    read = DrafterConfig.from_zlab(written)
+    assert (read.layer_types, read.sliding_window) == (config.layer_types, 2048)
+    assert [read.is_layer_causal(i) for i in range(num_layers)] == [c == "S" for c in wanted]
+
+
+def test_a_pattern_of_full_layers_needs_no_window() -> None:
+    assert resolve_drafter(DrafterSpec(layer_pattern="F"), TARGET) == resolve_drafter(DrafterSpec(), TARGET)
+
+
+def test_the_older_way_to_write_leading_sliding_layers_gives_the_same_drafter() -> None:
+    one = DrafterSpec(layer_pattern="SSSSF", sliding_window_tokens=2048)
+    other = DrafterSpec(num_sliding_layers=4, sliding_window_tokens=2048)
+    assert resolve_drafter(one, TARGET) == resolve_drafter(other, TARGET)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"layer_types": ["full_attention"] * 3}, "3 layer types for 5 layers"),
+        ({"sliding_window": None}, "sliding layers and no sliding_window"),
+    ],
+)
+def test_a_config_whose_layers_do_not_add_up_is_refused(change: dict[str, object], words: str) -> None:
+    written = resolve_drafter(DrafterSpec(layer_pattern="SSSSF", sliding_window_tokens=64), TARGET).to_zlab("bfloat16")
+    with pytest.raises(ArtifactCorrupt, match=words):
+        DrafterConfig.from_zlab(written | change)
