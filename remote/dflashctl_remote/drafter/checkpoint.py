@@ -50,6 +50,7 @@ def load_drafter(folder: Path, *, device: torch.device, dtype: torch.dtype) -> D
         raise ArtifactIncomplete(f"{folder} has no model.safetensors")
     with torch.device("meta"):
         drafter = Drafter(config)
+    _compare_taps(path, config)
     drafter.load_state_dict(_load_tensors(path, drafter.state_dict(), device=device, dtype=dtype), assign=True)
     return drafter.requires_grad_(True)
 
@@ -96,6 +97,25 @@ def _load_tensors(
             return {name: file.get_tensor(name).to(device=device, dtype=dtype) for name in wanted}
     except SafetensorError as error:
         raise ArtifactCorrupt(f"{path} cannot be read: {error}") from error
+
+
+def _compare_taps(path: Path, config: DrafterConfig) -> None:
+    """The tap list against what fc reads, before any other shape: of all mismatches the one that is met in practice."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            shape = file.get_slice("fc.weight").get_shape() if "fc.weight" in file.keys() else None  # noqa: SIM118
+    except SafetensorError as error:
+        raise ArtifactCorrupt(f"{path} cannot be read: {error}") from error
+    num_taps, width = len(config.tap_layers), config.hidden_size
+    if shape is None or len(shape) != 2 or shape[1] == num_taps * width:
+        return
+    listed = f"{path.parent}/config.json lists {num_taps} taps ({', '.join(map(str, config.tap_layers))}), and fc.weight"
+    if shape[1] % width:
+        raise ArtifactCorrupt(f"{listed} has {shape[1]} columns, no multiple of the width {width}")
+    raise ArtifactCorrupt(
+        f"{listed} reads {shape[1] // width}: {shape[1]} columns of a width of {width} each",
+        hint="put the layers that it was trained on into dflash_config.target_layer_ids",
+    )
 
 
 def _compare_names(path: Path, wanted: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> None:
