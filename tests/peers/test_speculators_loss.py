@@ -17,9 +17,10 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Config, Qwen3RMSNorm
 from dflashctl_remote.data.pack import PackedRow
 from dflashctl_remote.drafter.anchors import Anchors, sample_anchors, slot_supervision
 from dflashctl_remote.drafter.model import Drafter
-from dflashctl_remote.drafter.objective import block_states, drafter_loss, row_layout, scored_slots
+from dflashctl_remote.drafter.objective import block_states, drafter_loss, row_layout
+from dflashctl_remote.drafter.scored import scored_slots
 from dflashctl_remote.losses.linear_ce import linear_cross_entropy
-from dflashctl_remote.spec.train import ObjectiveSpec
+from dflashctl_remote.spec.objective import ObjectiveSpec
 
 pytest.importorskip("speculators", reason="the speculators package is not here: run `make test-peers`")
 from speculators.losses import resolve_loss_config
@@ -139,8 +140,9 @@ def ours_by_slot(drafter: Drafter, problem: Problem) -> tuple[Tensor, Tensor, Te
     objective = ObjectiveSpec(gamma=GAMMA)
     layout = row_layout(problem.row, problem.anchors, drafter.config.block_size, device=torch.device("cpu"))
     hidden = block_states(drafter, problem, problem.row, problem.taps_TF, layout, attention="eager")
-    scored = scored_slots(drafter, problem, problem.row, problem, problem.anchors, objective)
-    loss = linear_cross_entropy(hidden[scored.rows_R], problem.head_VE, scored.labels_R, scored.weights_R)
+    size = drafter.config.block_size
+    scored = scored_slots(problem, problem.row, problem.final_TE, problem.anchors, objective, size)
+    loss = linear_cross_entropy(hidden[scored.rows_R], problem.head_VE, scored.labels_R)
     return scored.rows_R, loss.cross_entropy_R, loss.top1_R == scored.labels_R
 
 

@@ -15,7 +15,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Past _MOST_SHAPES of them it raises (torch's FailOnRecompileLimitHit) where torch would go on uncompiled.
     """
-    config: Any = torch._dynamo.config  # type: ignore[attr-defined]
+    config: Any = torch._dynamo.config
     # Eight, the default, is soon used up: two sorts of layers, training and validation, with gradients and without.
     config.recompile_limit = max(config.recompile_limit, _MOST_SHAPES)
     return torch.compile(function, dynamic=False, fullgraph=True)

@@ -201,6 +201,7 @@ def save(parts: Parts, state: TrainerState, events: EventLog) -> Path:
             "target": spec.target,
             "dataset": spec.dataset,
             "block_size": parts.drafter.config.block_size,
+            "warm_start_sha256": state.warm_start_sha256,
         },
     )
     size_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
