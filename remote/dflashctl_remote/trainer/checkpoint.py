@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dflashctl_remote.drafter.checkpoint import load_drafter, save_drafter
+from dflashctl_remote.drafter.checkpoint import load_confidence, load_drafter, save_drafter
 from dflashctl_remote.drafter.model import Drafter
 from dflashctl_remote.spec.base import Spec
 from dflashctl_remote.spec.errors import (
@@ -44,9 +44,11 @@ MAY_CHANGE = (
     "attention",
     "num_threads",
     "objective.loss_chunk_rows",
+    "objective.anchors_per_group",
+    "warm_start",
 )
 """Settings that a resume may change: places and pace. `dtype` is compared as resolved; of the target and of
-the dataset, what counts is their content."""
+the dataset, what counts is their content; a warm start is over."""
 
 
 class TrainerState(Spec):
@@ -62,6 +64,8 @@ class TrainerState(Spec):
     dtype: str
     target_sha256: str
     dataset_sha256: str
+    warm_start_sha256: str | None = None
+    """Of the weights that the run began with; None: new ones."""
     train: TrainSpec
     """The settings, schedule included, that led here."""
 
@@ -129,7 +133,9 @@ def load_checkpoint(folder: Path, *, device: torch.device, dtype: torch.dtype) -
         optimizer = load_file(folder / OPTIMIZER)
     except (FileNotFoundError, SafetensorError) as error:
         raise ArtifactCorrupt(f"{folder}/{OPTIMIZER} cannot be read, so it cannot be resumed: {error}") from error
-    return Loaded(load_drafter(folder, device=device, dtype=dtype), optimizer, state)
+    drafter = load_drafter(folder, device=device, dtype=dtype)
+    load_confidence(drafter, folder)
+    return Loaded(drafter, optimizer, state)
 
 
 def read_state(folder: Path) -> TrainerState:

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from dflashctl_remote.data.chat import tokenizer_sha256
 from dflashctl_remote.data.loader import BatchPlan
 from dflashctl_remote.data.shards import Dataset
 from dflashctl_remote.drafter.model import Drafter
 from dflashctl_remote.drafter.objective import AttentionName
+from dflashctl_remote.drafter.warm_start import warm_started
+from dflashctl_remote.losses.confidence.head import add_confidence
 from dflashctl_remote.spec.drafter import DrafterConfig, resolve_drafter
 from dflashctl_remote.spec.errors import BadInput
 from dflashctl_remote.spec.events import EventLog, Notice
@@ -58,8 +61,8 @@ def settle_torch(spec: TrainSpec) -> None:
 def prepare(record: RunRecord, checkpoints: Path, newest: Newest, events: EventLog) -> tuple[Parts, TrainerState]:
     """Load target and dataset, then a new drafter, or the one of the newest checkpoint beyond step 0.
 
-    Raises BadInput: a dataset of another tokenizer, a batch without room for a block, a resume with other settings;
-    ArtifactCorrupt, ArtifactIncomplete.
+    Raises BadInput: a dataset of another tokenizer, a batch without room for a block, a resume with other settings,
+    a warm start from another drafter; ArtifactCorrupt, ArtifactIncomplete.
     """
     spec = record.train
     device = resolve_device(spec.device)
@@ -80,10 +83,10 @@ def prepare(record: RunRecord, checkpoints: Path, newest: Newest, events: EventL
         drafter, optimizer, state = _continued(folder, config, state, device=device, dtype=dtype)
         events.emit(Notice(message=f"resuming from {folder.name} (step {state.step} of {spec.num_steps})"))
     else:
-        drafter = Drafter(config)
-        drafter.init_weights(spec.seed)
-        drafter = drafter.to(device=device, dtype=dtype)
-        optimizer = MasterAdamW(drafter, spec.optim)
+        drafter, optimizer, sha256 = _begun(spec, config, device=device, dtype=dtype)
+        state = state.model_copy(update={"warm_start_sha256": sha256})
+        if sha256 is not None:
+            events.emit(Notice(message=f"weights begin as those of {spec.warm_start} (sha256 {sha256[:12]})"))
     parts = Parts(
         record=record,
         checkpoints=checkpoints,
@@ -96,6 +99,26 @@ def prepare(record: RunRecord, checkpoints: Path, newest: Newest, events: EventL
         optimizer=optimizer,
     )
     return parts, state
+
+
+def _begun(
+    spec: TrainSpec, config: DrafterConfig, *, device: torch.device, dtype: torch.dtype
+) -> tuple[Drafter, MasterAdamW, str | None]:
+    """Drafter and optimizer before the first step, and the sha256 of the weights that they were given, if any were."""
+    masters: dict[str, Tensor] = {}
+    sha256 = None
+    if spec.warm_start is None:
+        drafter = Drafter(config)
+        drafter.init_weights(spec.seed)
+        drafter = drafter.to(device=device, dtype=dtype)
+    else:
+        started = warm_started(config, Path(spec.warm_start).expanduser(), device=device, dtype=dtype)
+        drafter, masters, sha256 = started.drafter, started.masters, started.sha256
+    if spec.objective.confidence_weight > 0:
+        add_confidence(drafter, config.hidden_size)
+    optimizer = MasterAdamW(drafter, spec.optim)
+    optimizer.load_state_dict(optimizer.state_dict() | masters)
+    return drafter, optimizer, sha256
 
 
 def _continued(
