@@ -1,10 +1,16 @@
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from dflashctl_remote.drafter.anchors import sample_anchors
 from dflashctl_remote.drafter.noise import ContextNoise, context_noise, noise_std_at, unit_noise
-from dflashctl_remote.spec.objective import NoiseName, ObjectiveSpec
+from dflashctl_remote.drafter.objective import drafter_loss
+from dflashctl_remote.drafter.scored import scored_slots
+from dflashctl_remote.spec.objective import LossName, NoiseName, ObjectiveSpec
 
 CPU = torch.device("cpu")
 KINDS: tuple[NoiseName, ...] = ("gaussian", "uniform")
@@ -108,6 +114,50 @@ def test_an_objective_without_noise_makes_none() -> None:
         ObjectiveSpec(context_noise="uniform", context_noise_std=0.2), seed=4, sequence=7, num_batches=10
     )
     assert noise == ContextNoise("uniform", 0.2, seed=4, sequence=7)
+
+
+class Reads(TorchDispatchMode):
+    """Notes where every tensor lies out of which rows are picked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: set[tuple[int, torch.Size]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.index_select.default:
+            self.places.add((args[0].data_ptr(), args[0].shape))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("loss", ["hard_ce", "soft_kl"])
+def test_labels_are_read_off_the_very_states_that_were_given_even_where_a_tap_is_one_of_them(
+    make_config: Any, make_drafter: Any, make_row: Any, make_states: Any, ends: Any, loss: LossName
+) -> None:
+    """The final states are a view of the last tap: noise that was written anywhere but to a copy would reach them."""
+    config, row = make_config(), make_row((30, 20), total=52)
+    states = make_states(row, config)
+    states = replace(states, final_TE=states.taps_TF[:, -config.hidden_size :])
+    anchors = sample_anchors(row, num_anchors=12, seed=0, batch=0)
+    noisy = ObjectiveSpec(loss=loss, context_noise_std=2.0)
+    before = scored_slots(ends, row, states.final_TE, anchors, ObjectiveSpec(loss=loss), config.block_size)
+    with Reads() as reads:
+        drafter_loss(
+            make_drafter(config),
+            ends,
+            row,
+            states,
+            anchors,
+            noisy,
+            attention="eager",
+            noise=context_noise(noisy, seed=1, sequence=0, num_batches=1),
+        ).loss_sum.backward()
+    assert (states.final_TE.data_ptr(), states.final_TE.shape) in reads.places
+    assert states.taps_TF._version == 0
+    after = scored_slots(ends, row, states.final_TE, anchors, noisy, config.block_size)
+    assert torch.equal(after.labels_R, before.labels_R)
+    if loss == "soft_kl":
+        assert after.final_RE is not None and before.final_RE is not None
+        assert torch.equal(after.final_RE, before.final_RE)
 
 
 @pytest.mark.gpu
