@@ -207,6 +207,6 @@ def _hook(say: Callable[[str], None], then: str | None, run: str, step: int, hos
         raise JobFailed(
             f"the command after {run}@{step} ended with exit code {code}: {then}",
             host="local",
-            hint=f"the checkpoint itself is good, in {dest} on {host}; another `watch` runs the command for the next one",
+            hint=f"the checkpoint itself is good, in {dest} on {host}; the next one runs the command again",
         )
     say(f"the command after {run}@{step} ended well")

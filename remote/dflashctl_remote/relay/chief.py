@@ -106,7 +106,14 @@ def find(workdir: str, run: str | None) -> dict[str, Any]:
                 runs.append((name, os.stat(os.path.join(place, name, "checkpoints", steps[-1][1], MANIFEST)).st_mtime))
     runs.sort(key=lambda row: -row[1])
     chosen = run if run is not None else (runs[0][0] if runs else None)
-    answer: dict[str, Any] = {"workdir": workdir, "runs": runs, "run": chosen, "exists": False, "steps": [], "unfinished": []}
+    answer: dict[str, Any] = {
+        "workdir": workdir,
+        "runs": runs,
+        "run": chosen,
+        "exists": False,
+        "steps": [],
+        "unfinished": [],
+    }
     if chosen is None:
         return answer
     folder = os.path.join(place, within(chosen))

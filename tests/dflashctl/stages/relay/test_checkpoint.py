@@ -32,7 +32,13 @@ class FakeAgent:
     def find(self, payload):
         run = payload["run"] or ("r" if self.steps else None)
         steps = [[step, self.place(step), text] for step, (text, _) in sorted(self.steps.items())] if run == "r" else []
-        told = {"workdir": self.folder, "runs": [["r", 1.0]] if self.steps else [], "run": run, "steps": steps, "unfinished": []}
+        told = {
+            "workdir": self.folder,
+            "runs": [["r", 1.0]] if self.steps else [],
+            "run": run,
+            "steps": steps,
+            "unfinished": [],
+        }
         return {**told, "exists": run == "r" and bool(self.steps)}
 
     def look(self, payload):
