@@ -1,0 +1,1 @@
+"""Triton's autotuners and fla's tensor caches, made safe for threads; README.md has the why."""
