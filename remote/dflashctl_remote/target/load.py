@@ -22,6 +22,8 @@ from dflashctl_remote.spec.drafter import TargetShape
 from dflashctl_remote.spec.errors import BadInput
 from dflashctl_remote.spec.manifest import sha256_of
 from dflashctl_remote.spec.train import Device, Dtype
+from dflashctl_remote.target.families import why_not_walkable
+from dflashctl_remote.target.packed import Walk, packed_forward
 from dflashctl_remote.target.taps import Row, TargetStates, batch_states, packed_states
 
 _CONFIG_FILES = ("config.json", "generation_config.json")
@@ -41,6 +43,15 @@ class Target:
         self.device = self.head_VE.device
         self.dtype = self.head_VE.dtype
         self._embedding = model.get_input_embeddings()
+        self._why_padded = why_not_walkable(self.decoder)
+        self._walk = Walk.of(self.decoder, is_compiled=self.device.type == "cuda") if self._why_padded is None else None
+
+    @property
+    def how_packed(self) -> str:
+        """How states() runs, for a notice: in one pass, or as padded sequences and why."""
+        if self._walk is not None:
+            return self._walk.describe()
+        return f"each document is its own padded sequence through transformers: {self._why_padded}"
 
     @torch.no_grad()
     def embed(self, ids: Tensor) -> Tensor:
@@ -55,7 +66,9 @@ class Target:
     @torch.no_grad()
     def states(self, row: Row, tap_layers: tuple[int, ...]) -> TargetStates:
         """Taps and final states of a packed row, each document as if it were alone; zeros at padding."""
-        return packed_states(self.decoder, row, tap_layers, self.device)
+        if self._walk is None:
+            return packed_states(self.decoder, row, tap_layers, self.device)
+        return packed_forward(self._walk, row, tap_layers, self.device)
 
 
 def load_target(path: str | Path, *, device: Device | torch.device, dtype: Dtype | torch.dtype) -> Target:
