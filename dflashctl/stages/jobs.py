@@ -9,6 +9,7 @@ from dflashctl_remote.spec.base import Spec
 from dflashctl_remote.spec.manifest import write_atomically
 from dflashctl_remote.spec.process import MARKER
 
+_RANKS = "dflashctl_remote.entry.ranks"
 NEEDED_MODULES = ("torch", "transformers", "numpy", "safetensors")
 
 
@@ -42,12 +43,13 @@ def plan_job(
     writes: tuple[Path, ...],
     spec_name: str = "spec.json",
     is_detached: bool = False,
+    num_ranks: int = 1,
 ) -> JobPlan:
-    """The job `name`, whose spec, events and log lie in `folder`. Pure."""
+    """The job `name`, whose spec, events and log lie in `folder`; as so many processes at once. Pure."""
     spec_path = folder / spec_name
     events = folder / "events.jsonl"
-    entry = f"dflashctl_remote.entry.{name}"
-    argv = (site.python, "-m", entry, "--spec", str(spec_path), "--events", str(events))
+    entry = (f"dflashctl_remote.entry.{name}",) if num_ranks == 1 else (_RANKS, "--ranks", str(num_ranks))
+    argv = (site.python, "-m", *entry, "--spec", str(spec_path), "--events", str(events))
     env = (
         ("PYTHONPATH", str(site.bundle_root)),
         ("PYTHONUNBUFFERED", "1"),

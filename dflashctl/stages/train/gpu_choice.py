@@ -7,26 +7,28 @@ IDLE_BYTES = 2**30
 """What a driver and a display may hold of a GPU that nobody works on."""
 
 
-def choose_gpus(host: str, gpus: Gpus, *, wanted: tuple[str, ...], uses_gpu: bool) -> tuple[str, ...]:
-    """UUIDs: those that were asked for by UUID or index, else one that nobody uses; none on a host without.
+def choose_gpus(host: str, gpus: Gpus, *, wanted: tuple[str, ...], num_wanted: int) -> tuple[str, ...]:
+    """UUIDs: those that were asked for by UUID or index, else so many that nobody uses; none on a host without.
 
-    Raises ConfigError for one that there is not, that another run has leased, or if all are in use.
+    Raises ConfigError for one that there is not, that another run has leased, or if too few are free.
     """
-    if gpus.problem and (wanted or uses_gpu):
+    if gpus.problem and (wanted or num_wanted):
         raise ConfigError(
             f"the GPUs of {host} could not be asked for: {gpus.problem}", hint=f"dflashctl hosts check {host}"
         )
     if wanted:
         return tuple(_named(host, gpus, name) for name in wanted)
-    if not uses_gpu or not gpus.all:
+    if not num_wanted or not gpus.all:
         return ()
     free = [gpu for gpu in gpus.all if _why_not(gpu) is None]
-    if not free:
-        reasons = "; ".join(f"{gpu.index}: {_why_not(gpu)}" for gpu in gpus.all)
+    if len(free) < num_wanted:
+        reasons = "; ".join(f"{gpu.index}: {why}" for gpu in gpus.all if (why := _why_not(gpu)) is not None)
+        what = "no GPU" if not free else f"only {len(free)} of {num_wanted} GPUs"
         raise ConfigError(
-            f"no GPU of {host} is free ({reasons})", hint="--gpu UUID takes one all the same, if no run has leased it"
+            f"{what} of {host} {'are' if free else 'is'} free ({reasons or 'it has no more'})",
+            hint="--gpu UUID takes one all the same, if no run has leased it",
         )
-    return (free[0].uuid,)
+    return tuple(gpu.uuid for gpu in free[:num_wanted])
 
 
 def busy_gpus(host: str, gpus: Gpus, chosen: tuple[str, ...]) -> tuple[str, ...]:

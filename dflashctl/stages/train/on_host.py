@@ -162,7 +162,13 @@ def _plan(
     process = plan_run_job(run, record, Site(place.host, python, Path(asked.bundle.root)), is_detached=True)
     figures = figures_of(record.train, asked.site.target_size, asked.site.dataset_info)
     _refuse_full_disk(place.host, asked.site, figures)
-    leased = choose_gpus(place.host, asked.site.gpus, wanted=gpus, uses_gpu=record.train.device != "cpu")
+    placement = record.train.placement
+    leased = choose_gpus(
+        place.host,
+        asked.site.gpus,
+        wanted=gpus,
+        num_wanted=0 if record.train.device == "cpu" else placement.num_gpus,
+    )
     job = SupervisedJob(
         name=run.run_id,
         folder=str(run.folder),
@@ -174,6 +180,7 @@ def _plan(
         workdir=asked.site.workdir,
         secrets=secrets,
         gpus=leased,
+        needs_port=placement.ranks > 1,
         num_restarts=num_restarts,
     )
     return HostPlan(

@@ -79,6 +79,7 @@ def plan_run_job(run: RunRef, record: RunRecord, site: Site, *, is_detached: boo
         spec_name=run.record_path.name,
         writes=(run.folder / "checkpoints",),
         is_detached=is_detached,
+        num_ranks=record.train.placement.ranks,
     )
 
 

@@ -4,6 +4,7 @@ A confidence head has no place in that layout; it lies a folder below, where no 
 """
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dflashctl_remote.drafter.model import Drafter
-from dflashctl_remote.losses.confidence.head import NAME, add_confidence, confidence_of
+from dflashctl_remote.losses.confidence.head import NAME, add_confidence
 from dflashctl_remote.spec.drafter import DrafterConfig
 from dflashctl_remote.spec.errors import ArtifactCorrupt, ArtifactIncomplete
 from dflashctl_remote.spec.manifest import write_json
@@ -20,22 +21,40 @@ from dflashctl_remote.spec.manifest import write_json
 CONFIDENCE = "confidence/head.safetensors"
 
 
+@dataclass(frozen=True)
+class Weights:
+    """A drafter's tensors by name, apart from the module that may train on; those of a confidence head among them."""
+
+    config: DrafterConfig
+    tensors: dict[str, Tensor]
+
+
+def weights_of(drafter: Drafter) -> Weights:
+    """The module's own tensors, not copies."""
+    return Weights(drafter.config, {name: tensor.detach() for name, tensor in drafter.state_dict().items()})
+
+
 def save_drafter(drafter: Drafter, folder: Path) -> None:
+    """`save_weights` of a drafter as it is now."""
+    save_weights(weights_of(drafter), folder)
+
+
+def save_weights(weights: Weights, folder: Path) -> None:
     """Write the files, read them back, compare every field and every bit.
 
     Raises ArtifactCorrupt if what was read differs, OSError (disk full) as the system gives it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    dtype = str(drafter.fc.weight.dtype).removeprefix("torch.")
-    write_json(folder / "config.json", drafter.config.to_zlab(dtype))
-    head = confidence_of(drafter)
-    tensors = drafter.state_dict()
-    if head is not None:
+    dtype = str(weights.tensors["fc.weight"].dtype).removeprefix("torch.")
+    write_json(folder / "config.json", weights.config.to_zlab(dtype))
+    of_head = f"{NAME}."
+    head = {name.removeprefix(of_head): t for name, t in weights.tensors.items() if name.startswith(of_head)}
+    if head:
         (folder / CONFIDENCE).parent.mkdir(exist_ok=True)
-        _save_tensors(head.state_dict(), folder / CONFIDENCE)
-        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{NAME}.")}
+        _save_tensors(head, folder / CONFIDENCE)
+    tensors = {name: tensor for name, tensor in weights.tensors.items() if not name.startswith(of_head)}
     _save_tensors(tensors, folder / "model.safetensors")
-    if read_config(folder).to_zlab(dtype) != drafter.config.to_zlab(dtype):
+    if read_config(folder).to_zlab(dtype) != weights.config.to_zlab(dtype):
         raise ArtifactCorrupt(f"{folder}/config.json reads back as another drafter than was written")
 
 

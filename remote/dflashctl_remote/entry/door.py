@@ -46,6 +46,7 @@ def run_entry(
     body: Callable[[S, EventLog], dict[str, Any]],
     *,
     before: Callable[[S], None] | None = None,
+    log: type[EventLog] = EventLog,
 ) -> NoReturn:
     """Parse `--spec FILE --events FILE`, run `body(spec, events)` and exit.
 
@@ -56,7 +57,7 @@ def run_entry(
     files = job_files(job)
     signal.signal(signal.SIGTERM, _raise_terminated)
     try:
-        events = EventLog(files.events)
+        events = log(files.events)
     except OSError as error:
         print(f"{job}: cannot write events to {files.events}: {error.strerror}", file=sys.stderr)
         sys.exit(2)

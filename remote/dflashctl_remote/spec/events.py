@@ -42,6 +42,20 @@ class Queue(Spec):
     capacity: int
 
 
+class StageLoad(Spec):
+    """What the stages of one kind did since the event before, as shares of that time."""
+
+    name: str
+    """loader, target, drafter."""
+    count: int
+    """Stages of this kind, over which the shares are means."""
+    busy: float
+    starved: float
+    """Waiting for the stage before it."""
+    held_up: float
+    """Waiting for room in the queue behind it."""
+
+
 class Step(Event):
     """One optimizer step."""
 
@@ -68,6 +82,9 @@ class Step(Event):
     peak_memory_bytes: int
     queues: tuple[Queue, ...] = ()
     """Empty where the stages take turns."""
+    stages: tuple[StageLoad, ...] = ()
+    limiting_stage: str | None = None
+    """The busiest: a faster one would make the run faster."""
 
 
 class Validated(Event):
@@ -177,6 +194,17 @@ class EventLog:
 
     def close(self) -> None:
         self._file.close()
+
+
+class LastWords(EventLog):
+    """Of a process that trains beside the one whose events these are: only how it failed is added."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Failed):
+            super().emit(event)
 
 
 def _blank_half_line(path: Path) -> None:

@@ -7,6 +7,7 @@ from pydantic import Field
 from dflashctl_remote.spec.base import Spec
 from dflashctl_remote.spec.drafter import DrafterSpec
 from dflashctl_remote.spec.objective import ObjectiveSpec as ObjectiveSpec  # noqa: PLC0414
+from dflashctl_remote.spec.placement import PlacementSpec
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -58,6 +59,7 @@ class TrainSpec(Spec):
     optim: OptimSpec = OptimSpec()
     batch: BatchSpec = BatchSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
+    placement: PlacementSpec = PlacementSpec()
     seed: int = Field(default=0, ge=0, lt=2**63)
     device: Device = "auto"
     dtype: Dtype = "auto"

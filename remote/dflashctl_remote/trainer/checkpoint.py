@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dflashctl_remote.drafter.checkpoint import load_confidence, load_drafter, save_drafter
+from dflashctl_remote.drafter.checkpoint import Weights, load_confidence, load_drafter, save_weights
 from dflashctl_remote.drafter.model import Drafter
 from dflashctl_remote.spec.base import Spec
 from dflashctl_remote.spec.errors import (
@@ -43,6 +43,11 @@ MAY_CHANGE = (
     "dtype",
     "attention",
     "num_threads",
+    "placement.layout",
+    "placement.ranks",
+    "placement.nodes",
+    "placement.rows_ahead",
+    "placement.states_ahead",
     "objective.loss_chunk_rows",
     "objective.anchors_per_group",
     "warm_start",
@@ -87,7 +92,7 @@ class Newest:
 
 def save_checkpoint(
     checkpoints: Path,
-    drafter: Drafter,
+    weights: Weights,
     optimizer: dict[str, Tensor],
     state: TrainerState,
     *,
@@ -103,7 +108,7 @@ def save_checkpoint(
     aside = checkpoints / f".{final.name}.part"
     try:
         shutil.rmtree(aside, ignore_errors=True)
-        save_drafter(drafter, aside)
+        save_weights(weights, aside)
         (aside / OPTIMIZER).parent.mkdir()
         save_file({key: value.detach().cpu() for key, value in optimizer.items()}, aside / OPTIMIZER)
         write_json(aside / TRAINER, state.model_dump(mode="json"))

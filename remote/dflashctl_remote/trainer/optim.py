@@ -4,6 +4,8 @@ A bf16 weight of 0.02 moves in steps of 1e-4, so that most updates of a late lea
 the masters keep them. Parameters that are fp32 already are their own masters.
 """
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -33,9 +35,12 @@ class MasterAdamW:
             fused=all(m.is_cuda for m in self._masters.values()),
         )
 
-    def take_gradients(self, weight_sum: float) -> float:
+    def take_gradients(
+        self, weight_sum: float, *, add: Callable[[Sequence[Tensor]], None] = lambda gradients: None
+    ) -> float:
         """Turn accumulated gradients of sum(w * ce) into fp32 gradients of the mean, clipped to the global norm.
 
+        `add` adds those of other processes, in place; `weight_sum` is that of all.
         Returns the norm before clipping: not finite if any gradient is not. The parameters' own gradients are
         released.
         """
@@ -45,7 +50,10 @@ class MasterAdamW:
             parameter.grad = None
             if gradient is None:
                 gradient = torch.zeros_like(parameter)
-            master.grad = gradient.float().div_(weight_sum)
+            master.grad = gradient.float()
+        gradients = [master.grad for master in self._masters.values() if master.grad is not None]
+        add(gradients)
+        torch._foreach_div_(gradients, weight_sum)
         norm = torch.nn.utils.clip_grad_norm_(self._masters.values(), self._clip_norm)
         return norm.item()
 
@@ -60,6 +68,11 @@ class MasterAdamW:
                 master.grad = None
                 if master is not parameter:
                     parameter.copy_(master)
+
+    def drop_gradients(self) -> None:
+        """Of parameters and masters."""
+        for name, parameter in self._parameters.items():
+            parameter.grad = self._masters[name].grad = None
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything beside the parameters, under `master/NAME`, `step/NAME`, `exp_avg/NAME`, `exp_avg_sq/NAME`.

@@ -1,5 +1,6 @@
 """How a run begins, new or resumed: everything that stays the same while it trains, and where it stands."""
 
+import copy
 import hashlib
 import json
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from torch import Tensor
 from dflashctl_remote.data.chat import tokenizer_sha256
 from dflashctl_remote.data.loader import BatchPlan
 from dflashctl_remote.data.shards import Dataset
-from dflashctl_remote.drafter.model import Drafter
+from dflashctl_remote.drafter.model import Drafter, FrozenEnds
 from dflashctl_remote.drafter.objective import AttentionName
 from dflashctl_remote.drafter.warm_start import warm_started
 from dflashctl_remote.losses.confidence.head import add_confidence
@@ -28,7 +29,10 @@ from dflashctl_remote.trainer.checkpoint import (
     read_state,
     refuse_other_settings,
 )
+from dflashctl_remote.trainer.devices import CopiedEnds, stage_devices
 from dflashctl_remote.trainer.optim import MasterAdamW
+from dflashctl_remote.trainer.order import Order
+from dflashctl_remote.trainer.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -38,17 +42,27 @@ class Parts:
     record: RunRecord
     checkpoints: Path
     device: torch.device
+    """Of the first drafter, which is the one that is stepped and saved."""
     attention: AttentionName
-    target: Target
+    targets: tuple[Target, ...]
+    """One a target stage; stages that share a GPU share its target."""
+    ends: tuple[FrozenEnds, ...]
+    """One a drafter: the target's embedding and head, on its device."""
     plan: BatchPlan
     num_anchors: int
     """Of a batch."""
-    drafter: Drafter
+    drafters: tuple[Drafter, ...]
     optimizer: MasterAdamW
+    order: Order
+    ranks: Ranks
 
     @property
     def spec(self) -> TrainSpec:
         return self.record.train
+
+    @property
+    def config(self) -> DrafterConfig:
+        return self.drafters[0].config
 
 
 def settle_torch(spec: TrainSpec) -> None:
@@ -58,17 +72,22 @@ def settle_torch(spec: TrainSpec) -> None:
     torch.use_deterministic_algorithms(resolve_device(spec.device).type == "cpu")
 
 
-def prepare(record: RunRecord, checkpoints: Path, newest: Newest, events: EventLog) -> tuple[Parts, TrainerState]:
-    """Load target and dataset, then a new drafter, or the one of the newest checkpoint beyond step 0.
+def prepare(
+    record: RunRecord, checkpoints: Path, newest: Newest, events: EventLog, ranks: Ranks | None = None
+) -> tuple[Parts, TrainerState]:
+    """Load targets and dataset, then a new drafter, or the one of the newest checkpoint beyond step 0.
 
     Raises BadInput: a dataset of another tokenizer, a batch without room for a block, a resume with other settings,
     a warm start from another drafter; ArtifactCorrupt, ArtifactIncomplete.
     """
-    spec = record.train
-    device = resolve_device(spec.device)
+    spec, ranks = record.train, ranks or Ranks()
+    order = Order(spec.optim.accumulation, spec.placement.num_drafters, ranks.rank, ranks.size)
+    on = stage_devices(spec, ranks)
+    device = on.drafters[0]
     dtype = resolve_dtype(spec.dtype, device)
     dataset = _open_dataset(spec)
-    target = load_target(spec.target, device=device, dtype=dtype)
+    loaded = {where: load_target(spec.target, device=where, dtype=dtype) for where in dict.fromkeys(on.targets)}
+    target = loaded[on.targets[0]]
     plan = BatchPlan(
         dataset,
         tokens_per_batch=spec.batch.tokens_per_batch,
@@ -92,11 +111,14 @@ def prepare(record: RunRecord, checkpoints: Path, newest: Newest, events: EventL
         checkpoints=checkpoints,
         device=device,
         attention=_attention(spec, device),
-        target=target,
+        targets=tuple(loaded[where] for where in on.targets),
+        ends=tuple(loaded[where] if where in loaded else CopiedEnds(target, where) for where in on.drafters),
         plan=plan,
         num_anchors=_num_anchors(spec, config.block_size),
-        drafter=drafter,
+        drafters=(drafter, *(_copy_of(drafter, where) for where in on.drafters[1:])),
         optimizer=optimizer,
+        order=order,
+        ranks=ranks,
     )
     return parts, state
 
@@ -119,6 +141,10 @@ def _begun(
     optimizer = MasterAdamW(drafter, spec.optim)
     optimizer.load_state_dict(optimizer.state_dict() | masters)
     return drafter, optimizer, sha256
+
+
+def _copy_of(drafter: Drafter, device: torch.device) -> Drafter:
+    return copy.deepcopy(drafter).to(device)
 
 
 def _continued(

@@ -9,11 +9,12 @@ import torch
 
 from dflashctl_remote.data.pack import PackedRow
 from dflashctl_remote.drafter.anchors import Anchors
-from dflashctl_remote.drafter.objective import StepLoss
+from dflashctl_remote.drafter.step import StepSums
+from dflashctl_remote.trainer.ranks import Ranks
 
 
 class Tally:
-    """Axis K: slots of a block."""
+    """Axis K: slots of a block. Sums stay on the device until `settle`, which reads them once."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
@@ -23,14 +24,32 @@ class Tally:
         self.num_anchors = 0
         self._scored_K = torch.zeros(block_size, dtype=torch.int64)
         self._correct_K = torch.zeros(block_size, dtype=torch.int64)
+        self._waiting: StepSums | None = None
 
-    def add(self, row: PackedRow, anchors: Anchors, loss: StepLoss) -> None:
-        self.loss_sum += loss.loss_sum.item()
-        self.weight_sum += loss.weight_sum
+    def see(self, row: PackedRow, anchors: Anchors) -> None:
+        """What of a batch is known before its loss."""
         self.num_tokens += sum(row.lengths)
         self.num_anchors += anchors.num_real
-        self._scored_K += loss.scored_by_slot_K.cpu()
-        self._correct_K += loss.correct_by_slot_K.cpu()
+
+    def add(self, sums: StepSums) -> None:
+        """In the order of the batches. Sums of another device are brought to the first one's."""
+        if self._waiting is None:
+            self._waiting = sums
+        else:
+            self._waiting = self._waiting + StepSums(sums.packed.to(self._waiting.packed.device))
+
+    def settle(self, ranks: Ranks) -> None:
+        """Read what was added, with that of all processes; waits for the device."""
+        assert self._waiting is not None
+        mine = torch.tensor([self.num_tokens, self.num_anchors], dtype=torch.float64)
+        packed = self._waiting.packed
+        sums = ranks.add(torch.cat((mine.to(packed.device), packed)))
+        self.num_tokens, self.num_anchors = (int(count) for count in sums[:2].tolist())
+        totals = StepSums(sums[2:]).read()
+        self.loss_sum, self.weight_sum = totals.loss_sum, totals.weight_sum
+        self._scored_K = torch.tensor(totals.scored_by_slot_K)
+        self._correct_K = torch.tensor(totals.correct_by_slot_K)
+        self._waiting = None
 
     @property
     def loss(self) -> float:

@@ -1,0 +1,89 @@
+"""Several trainers of one run on one host: started together, told together, ended together.
+
+torchrun does as much, and its environment variables are the ones used here, so that it may stand in this one's place
+on several hosts. On one it is not used: it ends children 30 s after a signal, in the middle of a checkpoint, and its
+own exit code says nothing of theirs.
+
+Exit code: that of the first process that ended badly, else of process 0.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from types import FrameType
+from typing import NoReturn
+
+POLL_S = 0.2
+LAST_WORDS_S = 5.0
+"""After one process died the others may say so much longer what they met, then they are killed."""
+
+
+def main() -> NoReturn:
+    parser = argparse.ArgumentParser(prog="python -m dflashctl_remote.entry.ranks")
+    parser.add_argument("--ranks", type=int, required=True)
+    arguments, others = parser.parse_known_args()
+    children: list[subprocess.Popen[bytes]] = []
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        for child in children:
+            if child.poll() is None:
+                child.send_signal(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, tell)
+    port = os.environ.get("MASTER_PORT") or str(_free_port())
+    for rank in range(arguments.ranks):
+        environment = {
+            **os.environ,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(arguments.ranks),
+            "LOCAL_WORLD_SIZE": str(arguments.ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        children.append(
+            subprocess.Popen([sys.executable, "-m", "dflashctl_remote.entry.train", *others], env=environment)
+        )
+    sys.exit(_wait(children))
+
+
+def _wait(children: list[subprocess.Popen[bytes]]) -> int:
+    while True:
+        codes = [child.poll() for child in children]
+        bad = next((code for code in codes if code), None)
+        if bad is not None:
+            _end(children)
+            return bad if bad > 0 else 128 - bad
+        if all(code == 0 for code in codes):
+            return 0
+        time.sleep(POLL_S)
+
+
+def _end(children: list[subprocess.Popen[bytes]]) -> None:
+    """One has ended badly, or all were stopped: those that stop in good order are waited for."""
+    deadline_s = time.monotonic() + LAST_WORDS_S
+    is_stopped = any(child.poll() == 130 for child in children)
+    for child in children:
+        if is_stopped:
+            child.wait()
+            continue
+        try:
+            child.wait(timeout=max(0.0, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main()
