@@ -1,4 +1,4 @@
-"""What both arms of the drafter's benchmark are given: shapes, a packed row, anchors, weights by name, useful work."""
+"""What both arms of the drafter's benchmark get: shapes, one packed row, anchors, weights by name, useful work."""
 
 import zlib
 from dataclasses import dataclass
