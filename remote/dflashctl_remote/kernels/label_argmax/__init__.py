@@ -1,0 +1,1 @@
+"""Labels by arg-max through a frozen head, in chunks of rows: see README.md."""

@@ -1,0 +1,1 @@
+"""Cross-entropy through a frozen head, in chunks of rows: see README.md."""
