@@ -8,7 +8,7 @@ import typer
 
 from dflashctl.cli.guard import guarded
 
-NOUNS = ("demo", "hosts", "data", "train", "eval", "relay", "deploy", "bench", "status", "note", "config")
+NOUNS = ("demo", "hosts", "data", "train", "eval", "relay", "deploy", "bench", "kernels", "status", "note", "config")
 """In the order in which --help shows them."""
 _MODULES = {"eval": "evaluate"}
 _SINGLE = ("demo", "status")
