@@ -44,7 +44,7 @@ def test_any_loss_with_any_weighting_equals_loops_in_fp64(objective: ObjectiveSp
     wanted = sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
     (wanted_grad,) = torch.autograd.grad(wanted, states)
 
-    found = row_terms(rows, head, replace_chunk(objective, 4))
+    found = row_terms(rows, head, replace_chunk(objective, 8))
     (grad,) = torch.autograd.grad(found.loss_sum, rows.states_RD)
     torch.testing.assert_close(found.loss_sum.double(), wanted, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(grad.double(), wanted_grad, rtol=1e-5, atol=1e-5)

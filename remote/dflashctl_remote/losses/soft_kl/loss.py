@@ -16,7 +16,8 @@ from dflashctl_remote.spec.objective import ObjectiveSpec
 def row_loss(rows: Rows, head_VE: Tensor, objective: ObjectiveSpec) -> RowLosses:
     """T^2 * KL(softmax(final @ head.T / T) || softmax(states @ head.T / T)) of each row, nats.
 
-    `rows.final_RE` must be given. Half of `loss_chunk_rows` rows at a time, since there are two sets of logits.
+    `rows.final_RE` must be given. A quarter of `loss_chunk_rows` rows at a time, since two sets of logits and their
+    difference exist in fp32.
     """
     assert rows.final_RE is not None, "soft_kl needs the target's final states"
     loss_R, cross_entropy_R, top1_R = _LinearKL.apply(
@@ -25,7 +26,7 @@ def row_loss(rows: Rows, head_VE: Tensor, objective: ObjectiveSpec) -> RowLosses
         head_VE.detach(),
         rows.labels_R,
         objective.temperature or 1.0,
-        max(1, objective.loss_chunk_rows // 2),
+        max(1, objective.loss_chunk_rows // 4),
     )
     return RowLosses(loss_R, cross_entropy_R, top1_R)
 
