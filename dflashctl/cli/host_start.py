@@ -7,6 +7,7 @@ from pathlib import Path
 from dflashctl.bundle import bundle_sha
 from dflashctl.cli.output import Output
 from dflashctl.cli.places import gate, refuse_twins
+from dflashctl.cli.start_run import with_absolute_paths
 from dflashctl.config.load import Override
 from dflashctl.config.protection import require_touch
 from dflashctl.config.run import load_section
@@ -33,8 +34,7 @@ def plan_new(
     """What a start will do. Paths of run.yaml are the host's; on this machine they may be relative."""
     spec = load_section("train", TrainSpec, config, overrides)
     if place.host == LOCAL:
-        paths = {name: str(Path(getattr(spec, name)).expanduser().absolute()) for name in ("target", "dataset")}
-        spec = spec.model_copy(update=paths)
+        spec = with_absolute_paths(spec)
     wanted = Wanted(
         spec=spec,
         run_id=run_id,

@@ -31,13 +31,7 @@ def make_plan(
     transport: Transport,
 ) -> TrainPlan:
     """Resolve the train section and read what the plan needs of target, dataset and working tree."""
-    spec = load_section("train", TrainSpec, config, overrides)
-    spec = spec.model_copy(
-        update={
-            "target": str(Path(spec.target).expanduser().absolute()),
-            "dataset": str(Path(spec.dataset).expanduser().absolute()),
-        }
-    )
+    spec = with_absolute_paths(load_section("train", TrainSpec, config, overrides))
     return plan_train(
         spec,
         Workdir(workdir.expanduser().absolute()).new_run(run_id),
@@ -48,6 +42,13 @@ def make_plan(
         git=transport.git(bundle_root()),
         now_s=time.time(),
     )
+
+
+def with_absolute_paths(spec: TrainSpec) -> TrainSpec:
+    """The spec for this machine, where a job starts in another folder than whoever wrote the paths stands in."""
+    paths = {name: getattr(spec, name) for name in ("target", "dataset", "warm_start")}
+    given = {name: str(Path(path).expanduser().absolute()) for name, path in paths.items() if path is not None}
+    return spec.model_copy(update=given)
 
 
 def watch_own(handle: JobHandle, run: RunRef, transport: Transport, out: Output) -> None:

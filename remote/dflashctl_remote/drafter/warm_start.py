@@ -26,9 +26,14 @@ class WarmStart:
 def warm_started(config: DrafterConfig, folder: Path, *, device: torch.device, dtype: torch.dtype) -> WarmStart:
     """A drafter of `config` with the weights that lie in `folder`; its manifest, if it has one, is not asked for.
 
-    Raises BadInput naming the first setting in which the folder's drafter computes something else, ArtifactIncomplete,
-    ArtifactCorrupt.
+    Raises BadInput for a path that is not absolute, and naming the first setting in which the folder's drafter computes
+    something else; ArtifactIncomplete, ArtifactCorrupt.
     """
+    if not folder.is_absolute():
+        raise BadInput(
+            f"train.warm_start must be an absolute path on the host that trains, found {folder}",
+            hint="write it from / or from ~/ on",
+        )
     refuse_other_drafter(config, read_config(folder), folder)
     drafter = load_drafter(folder, device=torch.device("cpu"), dtype=torch.float32)
     masters = {f"master/{name}": weight.detach() for name, weight in drafter.named_parameters()}

@@ -2,7 +2,7 @@ import pytest
 
 from dflashctl.artifacts import Workdir
 from dflashctl.cli.output import Output
-from dflashctl.cli.start_run import watch_other, watch_own
+from dflashctl.cli.start_run import watch_other, watch_own, with_absolute_paths
 from dflashctl.errors import JobFailed
 from dflashctl.stages.jobs import Site
 from dflashctl.stages.train import apply
@@ -68,3 +68,11 @@ def test_watching_a_run_that_never_speaks_ends(tmp_path, transport):
     run.events_path.touch()
     with pytest.raises(JobFailed, match="has not said anything yet"):
         watch_other(run, transport, Output(), start_s=0.0)
+
+
+def test_paths_of_this_machine_become_absolute_and_a_warm_start_that_is_not_there_stays_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = with_absolute_paths(TrainSpec(target="t", dataset="~/d", num_steps=1, warm_start="w"))
+    assert (spec.target, spec.warm_start) == (str(tmp_path / "t"), str(tmp_path / "w"))
+    assert spec.dataset.startswith("/") and spec.dataset.endswith("/d")
+    assert with_absolute_paths(TrainSpec(target="t", dataset="d", num_steps=1)).warm_start is None

@@ -97,7 +97,12 @@ def test_causality_written_out_is_the_causality_meant(mixed_config: DrafterConfi
 
 def test_weights_of_another_shape_than_the_config_says_are_refused(folder: Path, mixed_config: DrafterConfig) -> None:
     tensors = load_file(folder / "model.safetensors")
-    tensors["fc.weight"] = tensors["fc.weight"][:, :-32].contiguous()
+    tensors["norm.weight"] = tensors["norm.weight"][:-1].contiguous()
     save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(ArtifactCorrupt, match=r"fc\.weight has shape"):
+    with pytest.raises(ArtifactCorrupt, match=r"norm\.weight has shape"):
         warm_started(mixed_config, folder, device=CPU, dtype=torch.float32)
+
+
+def test_a_path_that_depends_on_where_a_job_starts_is_refused(mixed_config: DrafterConfig) -> None:
+    with pytest.raises(BadInput, match="must be an absolute path"):
+        warm_started(mixed_config, Path("there"), device=CPU, dtype=torch.float32)
