@@ -1,13 +1,14 @@
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
 from loss_problems import make_head, make_rows, reference_losses, reference_weights
 
 from dflashctl_remote.losses import base, registry
+from dflashctl_remote.losses.base import Rows
 from dflashctl_remote.losses.registry import LOSSES, WEIGHTINGS, needs_final, row_terms
 from dflashctl_remote.spec.objective import LossName, ObjectiveSpec, WeightingName
 
@@ -127,6 +128,33 @@ def test_a_streak_ends_with_its_block() -> None:
     before, upto = base.prefix_is_right(rows, torch.where(torch.tensor([0, 1, 1, 1]).bool(), rows.labels_R, -1))
     assert before.tolist() == [True, False, True, True]
     assert upto.tolist() == [False, False, True, True]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: f"{o.loss}-{o.weighting}")
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 3e-2)])
+def test_a_gpu_gives_what_the_cpu_gives(objective: ObjectiveSpec, dtype: torch.dtype, tolerance: float) -> None:
+    """bf16 states and head are compared with the same numbers in fp32."""
+    rows, head = make_rows(), make_head().to(dtype)
+    rows = replace(rows, states_RD=rows.states_RD.detach().to(dtype).float().requires_grad_())
+    rows = replace(rows, final_RE=rows.final_RE.to(dtype).float())
+    wanted = row_terms(rows, head.float(), objective)
+    (wanted_grad,) = torch.autograd.grad(wanted.loss_sum, rows.states_RD)
+    there = Rows(**{name: to_gpu(value, dtype) for name, value in vars(rows).items()})
+    found = row_terms(there, head.cuda(), objective)
+    (grad,) = torch.autograd.grad(found.loss_sum, there.states_RD)
+    assert torch.equal(found.top1_R.cpu(), wanted.top1_R)
+    torch.testing.assert_close(found.loss_sum.cpu(), wanted.loss_sum, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(found.weight_sum.cpu(), wanted.weight_sum, rtol=tolerance, atol=0.0)
+    assert float((grad.float().cpu() - wanted_grad).norm() / wanted_grad.norm()) < tolerance
+
+
+def to_gpu(value: Any, dtype: torch.dtype) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    moved = value.detach().cuda()
+    return moved.to(dtype).requires_grad_(value.requires_grad) if moved.is_floating_point() else moved
 
 
 def replace_chunk(objective: ObjectiveSpec, rows: int) -> ObjectiveSpec:
