@@ -128,7 +128,9 @@ def _compare_taps(path: Path, config: DrafterConfig) -> None:
     num_taps, width = len(config.tap_layers), config.hidden_size
     if shape is None or len(shape) != 2 or shape[1] == num_taps * width:
         return
-    listed = f"{path.parent}/config.json lists {num_taps} taps ({', '.join(map(str, config.tap_layers))}), and fc.weight"
+    listed = (
+        f"{path.parent}/config.json lists {num_taps} taps ({', '.join(map(str, config.tap_layers))}), and fc.weight"
+    )
     if shape[1] % width:
         raise ArtifactCorrupt(f"{listed} has {shape[1]} columns, no multiple of the width {width}")
     raise ArtifactCorrupt(

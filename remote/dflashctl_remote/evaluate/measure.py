@@ -18,17 +18,22 @@ from dflashctl_remote.data.chat import ChatTokenizer, tokenizer_sha256
 from dflashctl_remote.data.rows import BadRow, Row, read_prompts
 from dflashctl_remote.data.shards import Dataset
 from dflashctl_remote.drafter.checkpoint import load_drafter, read_config
+from dflashctl_remote.drafter.model import Drafter
 from dflashctl_remote.drafter.session import DraftSession
 from dflashctl_remote.evaluate.answers import Answer, AnswerLog, finished_report
+from dflashctl_remote.evaluate.causes import Gate, check_parity
 from dflashctl_remote.evaluate.decode import plain_greedy, speculative_greedy
 from dflashctl_remote.evaluate.lookup import BigramTable, accepted_per_step, own_text_draft
+from dflashctl_remote.evaluate.parity import AsTrained, text_of
 from dflashctl_remote.evaluate.repetition import repeated_share
 from dflashctl_remote.evaluate.report import make_report
+from dflashctl_remote.evaluate.template import TemplateFinding, compare_template
 from dflashctl_remote.spec.drafter import DrafterConfig, TargetShape, check_fit
 from dflashctl_remote.spec.errors import BadInput
 from dflashctl_remote.spec.evaluate import EvalReport, EvalSpec
 from dflashctl_remote.spec.events import Event, Notice, Progress
-from dflashctl_remote.spec.manifest import MANIFEST_NAME, Kind, Manifest, read_manifest, sha256_of, verify
+from dflashctl_remote.spec.manifest import MANIFEST_NAME, Kind, read_manifest, sha256_of, verify
+from dflashctl_remote.spec.parity import Parity
 from dflashctl_remote.target.load import Target, load_target, read_shape, resolve_device, target_sha256
 
 
@@ -43,6 +48,7 @@ class _Bench:
     """What every prompt is decoded with."""
 
     target: Target
+    drafter: Drafter
     session: DraftSession
     config: DrafterConfig
     table: BigramTable | None
@@ -55,7 +61,7 @@ def evaluate(spec: EvalSpec, emit: Callable[[Event], None]) -> EvalReport:
     Raises ArtifactIncomplete and ArtifactCorrupt for the checkpoint, BadInput if prompts, target, drafter or dataset
     do not fit one another.
     """
-    manifest = verify(Path(spec.checkpoint), "checkpoint")
+    about = _verified(spec, emit)
     config = read_config(Path(spec.checkpoint))
     shape = read_shape(spec.target)
     check_fit(config, shape)
@@ -74,9 +80,13 @@ def evaluate(spec: EvalSpec, emit: Callable[[Event], None]) -> EvalReport:
     bench = _set_up(spec, config, prompts, emit)
     for index, prompt in enumerate(prompts):
         if prompt.row.id not in log.answers:
-            log.append(_answer(bench, prompt, is_checked=index < spec.check_greedy))
+            log.append(_answer(bench, prompt, is_checked=index < spec.check_greedy, is_kept=index < spec.check_parity))
         emit(Progress(what="evaluate", done=index + 1, total=len(prompts), unit="prompts"))
-    report = _report(spec, manifest, bench, [log.answers[prompt.row.id] for prompt in prompts])
+    answers = [log.answers[prompt.row.id] for prompt in prompts]
+    parity = _parity(spec, about, bench, chat, prompts, answers) if spec.check_parity else None
+    if parity is not None and parity.verdict in ("differ", "trained otherwise"):
+        emit(Notice(message=f"parity: {parity.cause}: {parity.says}"))
+    report = _report(spec, about, bench, answers, parity)
     if report.num_greedy_equal < report.num_greedy_checked:
         emit(
             Notice(
@@ -109,7 +119,7 @@ def _read_prompts(spec: EvalSpec, shape: TargetShape, chat: ChatTokenizer) -> li
 def _origin(spec: EvalSpec, template_sha256: str) -> dict[str, Any]:
     """All that the answers depend on, by content; a run resumes only where this is the same."""
     return {
-        "checkpoint": _manifest_sha256(spec.checkpoint, "checkpoint"),
+        "checkpoint": _checkpoint_sha256(spec),
         "target": target_sha256(spec.target),
         "tokenizer": tokenizer_sha256(Path(spec.target)),
         "template": template_sha256,
@@ -118,9 +128,30 @@ def _origin(spec: EvalSpec, template_sha256: str) -> dict[str, Any]:
         "num_prompts": spec.num_prompts,
         "max_new_tokens": spec.max_new_tokens,
         "check_greedy": spec.check_greedy,
+        "check_parity": spec.check_parity,
         "device": spec.device,
         "dtype": spec.dtype,
     }
+
+
+def _verified(spec: EvalSpec, emit: Callable[[Event], None]) -> dict[str, Any]:
+    """What the checkpoint's manifest says of it, once every byte was compared; nothing of a public one without."""
+    folder = Path(spec.checkpoint)
+    if _has_manifest(spec):
+        return verify(folder, "checkpoint").about
+    emit(Notice(message=f"{folder} has no manifest: names and shapes of its tensors are checked, its bytes are not"))
+    return {}
+
+
+def _has_manifest(spec: EvalSpec) -> bool:
+    """False only where there may be none."""
+    return not spec.is_public or (Path(spec.checkpoint) / MANIFEST_NAME).is_file()
+
+
+def _checkpoint_sha256(spec: EvalSpec) -> str:
+    if _has_manifest(spec):
+        return _manifest_sha256(spec.checkpoint, "checkpoint")
+    return " ".join(sha256_of(Path(spec.checkpoint) / name) for name in ("config.json", "model.safetensors"))
 
 
 def _manifest_sha256(folder: str, kind: Kind) -> str:
@@ -139,7 +170,7 @@ def _set_up(spec: EvalSpec, config: DrafterConfig, prompts: Sequence[_Prompt], e
     dtype = torch.bfloat16 if spec.dtype == "bfloat16" else torch.float32
     target = load_target(spec.target, device=resolve_device(spec.device), dtype=dtype)
     drafter = load_drafter(Path(spec.checkpoint), device=target.device, dtype=dtype).eval()
-    return _Bench(target, DraftSession(drafter, target), config, table, spec.max_new_tokens)
+    return _Bench(target, drafter, DraftSession(drafter, target), config, table, spec.max_new_tokens)
 
 
 def _open_dataset(spec: EvalSpec, folder: str) -> Dataset:
@@ -165,7 +196,7 @@ def _num_in_dataset(dataset: Dataset, prompts: Sequence[_Prompt]) -> int:
     return len(wanted & seen)
 
 
-def _answer(bench: _Bench, prompt: _Prompt, *, is_checked: bool) -> Answer:
+def _answer(bench: _Bench, prompt: _Prompt, *, is_checked: bool, is_kept: bool) -> Answer:
     start = time.monotonic()
     eos = frozenset(bench.target.shape.eos_token_ids)
     block_size = bench.config.block_size
@@ -194,6 +225,7 @@ def _answer(bench: _Bench, prompt: _Prompt, *, is_checked: bool) -> Answer:
         text=bench.target.tokenizer.decode(decoded.tokens, skip_special_tokens=True),
         accepted_per_step=decoded.accepted_per_step,
         drafts_per_step=decoded.drafts_per_step,
+        proposals_per_step=decoded.proposals_per_step if is_kept else None,
         lookup_per_step=tuple(lookup),
         table_per_step=None if table is None else tuple(table),
         repeated_share=repeated_share([decoded.tokens]),
@@ -202,14 +234,50 @@ def _answer(bench: _Bench, prompt: _Prompt, *, is_checked: bool) -> Answer:
     )
 
 
-def _report(spec: EvalSpec, manifest: Manifest, bench: _Bench, answers: Sequence[Answer]) -> EvalReport:
+def _parity(
+    spec: EvalSpec,
+    about: dict[str, Any],
+    bench: _Bench,
+    chat: ChatTokenizer,
+    prompts: Sequence[_Prompt],
+    answers: Sequence[Answer],
+) -> Parity:
+    texts = [
+        text_of(
+            prompt.ids,
+            answer.tokens,
+            answer.accepted_per_step,
+            answer.proposals_per_step,
+            block_size=bench.config.block_size,
+        )
+        for prompt, answer in zip(prompts, answers, strict=True)
+        if answer.proposals_per_step is not None
+    ]
+    path = AsTrained(bench.drafter, bench.target, bench.target, "eager")
+    gate = Gate(bench.drafter, bench.target, bench.target, path)
+    return check_parity(gate, texts, template=_template(spec, about, chat), tries_conventions=True)
+
+
+def _template(spec: EvalSpec, about: dict[str, Any], chat: ChatTokenizer) -> TemplateFinding | None:
+    """Against the dataset that is named, else the one that the checkpoint was trained on, if it lies here."""
+    folder = spec.lookup_dataset or about.get("dataset")
+    if folder is None or not (Path(folder) / MANIFEST_NAME).is_file():
+        return None
+    return compare_template(chat, Dataset.open(Path(folder)))
+
+
+def _report(
+    spec: EvalSpec, about: dict[str, Any], bench: _Bench, answers: Sequence[Answer], parity: Parity | None
+) -> EvalReport:
     device = bench.target.device
     return make_report(
         answers,
         checkpoint=spec.checkpoint,
-        step=manifest.about.get("step"),
+        step=about.get("step"),
         target=spec.target,
         block_size=bench.config.block_size,
+        taps=bench.config.tap_layers,
+        parity=parity,
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         dtype=str(bench.target.dtype).removeprefix("torch."),
     )

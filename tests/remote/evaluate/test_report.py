@@ -72,6 +72,7 @@ def test_report_by_hand() -> None:
         step=7,
         target="t",
         block_size=4,
+        taps=(1, 2),
         device="cpu",
         dtype="float32",
     )
@@ -86,3 +87,4 @@ def test_report_by_hand() -> None:
     assert report.acceptance_by_slot == (9 / 11, 9 / 11, 8 / 11)
     assert (report.num_greedy_checked, report.num_greedy_equal) == (2, 1)
     assert report.wall_s == 1.0
+    assert report.taps == (1, 2)
