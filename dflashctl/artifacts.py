@@ -1,11 +1,13 @@
 """What stages hand on to one another, and where a work folder keeps it. Nothing is started or written here."""
 
 import difflib
+import math
 import re
 import shlex
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -80,6 +82,8 @@ class CheckpointRef:
     folder: Path
     step: int | None
     run_id: str | None
+    why: str = ""
+    """What it was chosen by, where a name left that open."""
 
     @property
     def label(self) -> str:
@@ -92,6 +96,33 @@ class CheckpointRef:
             return read_manifest(self.folder, "checkpoint")
         except BundleError as error:
             raise ArtifactError(error.message, hint=error.hint) from error
+
+
+@dataclass(frozen=True)
+class Best:
+    index: int
+    why: str
+
+
+def best_of(abouts: Sequence[Mapping[str, Any]]) -> Best | None:
+    """Of the highest tau that a validation measured at its step; of the lowest training loss only if none was measured.
+
+    Takes the `about` of manifests, oldest first; of equals the newest. None if no figure is there.
+    """
+    taus, losses = _figures(abouts, "tau"), _figures(abouts, "loss")
+    if taus:
+        index = max(taus, key=lambda i: (taus[i], i))
+        return Best(index, f"the best of {len(taus)} with a measured tau ({taus[index]:.2f})")
+    if losses:
+        index = min(losses, key=lambda i: (losses[i], -i))
+        return Best(index, f"the lowest training loss ({losses[index]:.3f}), since no tau was measured")
+    return None
+
+
+def _figures(abouts: Sequence[Mapping[str, Any]], name: str) -> dict[int, float]:
+    """By index. One that went astray has a loss that is no number."""
+    found = {i: about.get(name) for i, about in enumerate(abouts)}
+    return {i: float(value) for i, value in found.items() if isinstance(value, int | float) and math.isfinite(value)}
 
 
 @dataclass(frozen=True)
@@ -216,7 +247,10 @@ class Workdir:
         return ref
 
     def checkpoint(self, name: str) -> CheckpointRef:
-        """RUN, RUN@STEP, RUN@latest, or a folder. Raises ConfigError, or ArtifactError if it is not complete."""
+        """RUN, RUN@STEP, RUN@best, RUN@latest, or a folder.
+
+        Raises ConfigError, or ArtifactError if it is not complete.
+        """
         if "/" in name or (Path(name).is_dir() and not (self.path / "runs" / name).is_dir()):
             return CheckpointRef(Path(name).resolve(), None, None)
         run_id, _, which = name.partition("@")
@@ -226,11 +260,16 @@ class Workdir:
             raise ArtifactError(f"run {run_id} has no complete checkpoint yet", hint=run.command("watch"))
         if which in ("", "latest"):
             return complete[-1]
+        if which == "best":
+            best = best_of([ref.manifest().about for ref in complete])
+            if best is None:
+                raise ArtifactError(f"no checkpoint of run {run_id} says how good it is, so none is best")
+            return replace(complete[best.index], why=best.why)
         for ref in complete:
             if re.fullmatch(r"[0-9]+", which) and ref.step == int(which):
                 return ref
         steps = ", ".join(str(ref.step) for ref in complete)
-        raise ConfigError(f"run {run_id} has no checkpoint {which!r}: complete are {steps}, and `latest`")
+        raise ConfigError(f"run {run_id} has no checkpoint {which!r}: complete are {steps}, and `latest`, `best`")
 
 
 def workdir_option(workdir: Path) -> str:

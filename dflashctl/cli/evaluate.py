@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from dflashctl.artifacts import Workdir
+from dflashctl.artifacts import CheckpointRef, Workdir
 from dflashctl.cli.options import (
     Config,
     DryRun,
@@ -31,8 +31,11 @@ def run(
     target: Annotated[Path | None, typer.Option("--target", metavar="DIR", help="The target's folder.")] = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option("--checkpoint", metavar="RUN[@STEP|@latest]", help="Of a run in --workdir, or a folder."),
+        typer.Option("--checkpoint", metavar="RUN[@STEP|@best|@latest]", help="Of a run in --workdir, or a folder."),
     ] = None,
+    public: Annotated[
+        bool, typer.Option("--public", help="The folder is of a public drafter, which has no manifest.")
+    ] = False,
     prompts: Annotated[
         Path | None, typer.Option("--prompts", metavar="FILE", help="JSONL of {id, messages}, held out.")
     ] = None,
@@ -60,6 +63,7 @@ def run(
         set_,
         target=("evaluate.target", target),
         checkpoint=("evaluate.checkpoint", checkpoint),
+        public=("evaluate.is_public", public),
         prompts=("evaluate.prompts", prompts),
         output=("evaluate.output", output),
         num_prompts=("evaluate.num_prompts", num_prompts),
@@ -68,17 +72,32 @@ def run(
     unset = Override("evaluate.output", "", "default")
     spec = load_section("evaluate", EvalSpec, config, overrides, fallbacks=(unset,))
     ref = root.checkpoint(spec.checkpoint)
-    ref.manifest()
+    if ref.run_id is not None or not spec.is_public:
+        _require_manifest(ref)
     spec = spec.model_copy(update={"checkpoint": str(ref.folder)})
     if not spec.output:
         spec = spec.model_copy(update={"output": str(default_output(spec, ref.label, root.evaluations))})
     transport = transport_of(host)
     plan = plan_evaluate(spec, job_folder(workdir, "evaluate"), site_of(transport))
     out = Output(is_json=json)
+    if ref.why:
+        out.say(f"{ref.label}: {ref.why}")
     if run_job(plan, transport, out, title="eval run", is_dry_run=dry_run) is not None:
         report = read_report(plan.writes[0])
         named = ((f"drafter {ref.label}", report),)
         out.result(report, acceptance(named), acceptance_by_slot(report), str(plan.writes[0]))
+
+
+def _require_manifest(ref: CheckpointRef) -> None:
+    """Raises ArtifactError."""
+    from dflashctl.errors import ArtifactError
+
+    try:
+        ref.manifest()
+    except ArtifactError as error:
+        if ref.run_id is None and (ref.folder / "config.json").is_file():
+            raise ArtifactError(error.message, hint="a public drafter has none: --public") from error
+        raise
 
 
 @app.command()

@@ -110,6 +110,8 @@ class Relay:
 
         def remember(chosen: Checkpoint) -> None:
             self._title = chosen.label
+            if chosen.why:
+                self.out.say(f"{chosen.label}: {chosen.why}")
             self.remember("ckpt", f"{one}:{chosen.label}", other, ["ckpt", chosen.label, *again])
 
         job = CheckpointJob(

@@ -9,6 +9,7 @@ from rich.text import Text
 from dflashctl.stages.evaluate.plan import Comparison
 from dflashctl.views.palette import BAD, CAUTION, GOOD, HEADLINE, QUIET, percent
 from dflashctl_remote.spec.evaluate import EvalReport, Tau
+from dflashctl_remote.spec.parity import Parity
 
 
 def acceptance(reports: Sequence[tuple[str, EvalReport]]) -> RenderableType:
@@ -65,8 +66,16 @@ def _title(report: EvalReport) -> Text:
     return Text.assemble(
         ("measured", GOOD),
         f", {report.method} decode of {report.num_prompts} prompts, "
-        f"block {report.block_size}, {report.dtype} on {report.device}",
+        f"block {report.block_size}, {_taps(report)}{report.dtype} on {report.device}",
     )
+
+
+def _taps(report: EvalReport) -> str:
+    """Nothing of reports that did not tell yet."""
+    if not report.taps:
+        return ""
+    num = len(report.taps)
+    return f"{num} tap{'' if num == 1 else 's'}: {', '.join(map(str, report.taps))}; "
 
 
 def _row(table: Table, name: str, tau: Tau, without_repeats: Tau | None = None, style: str = "") -> None:
@@ -98,8 +107,26 @@ def _remarks(report: EvalReport) -> RenderableType:
             style=QUIET,
         ),
         Text(greedy, style=QUIET if is_equal else BAD),
+        *([parity_line(report.parity)] if report.parity is not None else []),
         *_weaker_than_a_table(report),
     )
+
+
+def parity_line(parity: Parity) -> Text:
+    """Whether drafting does what training scored; where not, the likely cause."""
+    counts = (
+        f"{parity.num_slots_equal:,} of {parity.num_slots:,} drafts and {parity.num_labels_equal:,} of "
+        f"{parity.num_labels:,} labels agree"
+    )
+    match parity.verdict:
+        case "agree":
+            return Text(f"parity of training and drafting: {counts}", style=QUIET)
+        case "not checked":
+            return Text(f"parity of training and drafting was not checked: {parity.says}", style=CAUTION)
+        case "trained otherwise":
+            return Text(f"parity: {counts}, but probably trained otherwise ({parity.cause}): {parity.says}", style=BAD)
+        case "differ":
+            return Text(f"parity FAILED, likely cause: {parity.cause}: {parity.says} ({counts})", style=BAD)
 
 
 def _weaker_than_a_table(report: EvalReport) -> list[Text]:

@@ -19,6 +19,7 @@ from dflashctl_remote.spec.events import (
     Started,
     Step,
     Stopped,
+    Validated,
 )
 
 
@@ -82,6 +83,8 @@ class Lines:
                 if not self._is_due("step", event.at_s, is_last=event.step in (1, event.num_steps)):
                     return None
                 return step_line(event)
+            case Validated():
+                return validated_line(event)
             case CheckpointSaved():
                 return f"checkpoint of step {event.step}: {event.path}"
             case Notice():
@@ -99,6 +102,22 @@ class Lines:
             return False
         self._last_s[what] = at_s
         return True
+
+
+def validated_line(event: Validated) -> str:
+    slots = " ".join(f"{share:.2f}" for share in event.accuracy_by_slot)
+    parity = "parity holds" if event.parity.is_passed else f"parity: {event.parity.cause or event.parity.verdict}"
+    return (
+        f"validated at step {event.step}  {tau_text(event)}  loss {event.loss:.3f}  accuracy by slot {slots}  {parity}"
+    )
+
+
+def tau_text(event: Validated) -> str:
+    """Measured tau with its interval, and on how much."""
+    if event.tau is None:
+        return "no tau: nothing was drafted"
+    sure = "" if event.tau_low is None or event.tau_high is None else f" [{event.tau_low:.2f}, {event.tau_high:.2f}]"
+    return f"tau {event.tau:.2f}{sure} measured on {event.num_prompts} prompts"
 
 
 def step_line(step: Step) -> str:

@@ -22,7 +22,7 @@ from dflashctl.views.palette import (
     si,
     sparkline,
 )
-from dflashctl_remote.spec.events import CheckpointSaved, Notice, Progress, Started, Step
+from dflashctl_remote.spec.events import CheckpointSaved, Notice, Progress, Started, Step, Validated
 
 SPARK_WIDTH = 44
 ETA_STEPS = 50
@@ -40,6 +40,7 @@ class TrainingBoard:
         self._preparing: Progress | None = None
         self._steps: list[Step] = []
         self._saved: CheckpointSaved | None = None
+        self._validated: list[Validated] = []
         self._notices: list[str] = []
         self.gpus: tuple[GpuUse, ...] = ()
         """As they were when last asked."""
@@ -55,6 +56,8 @@ class TrainingBoard:
                 self._preparing = event
             case Step():
                 self._steps.append(event)
+            case Validated():
+                self._validated.append(event)
             case CheckpointSaved():
                 self._saved = event
             case Notice():
@@ -90,6 +93,7 @@ class TrainingBoard:
         accuracies = [step.accuracy for step in self._steps]
         grid.add_row("loss", Text(f"{last.loss:.3f}", style=HEADLINE), self._spark(losses))
         grid.add_row("accuracy", Text(percent(last.accuracy)), self._spark(accuracies))
+        self._add_validation(grid)
         grid.add_row("learning rate", f"{last.learning_rate:.2e}", f"epoch {last.epoch:.2f}")
         grid.add_row(
             "throughput",
@@ -102,6 +106,21 @@ class TrainingBoard:
         for gpu in self.gpus:
             grid.add_row("gpu", _share(gpu.utilization_percent), Text(_gpu_text(gpu)))
         return Group(bar, grid)
+
+    def _add_validation(self, grid: Table) -> None:
+        if not self._validated:
+            return
+        last = self._validated[-1]
+        taus = [event.tau for event in self._validated if event.tau is not None]
+        figure = Text("none" if last.tau is None else f"{last.tau:.2f}", style=HEADLINE)
+        parts = [f"measured at step {last.step:,}", f"{last.num_prompts} prompts"]
+        if last.tau_low is not None and last.tau_high is not None:
+            parts.insert(1, f"[{last.tau_low:.2f}, {last.tau_high:.2f}]")
+        grid.add_row("tau", figure, self._spark(taus) if len(taus) > 1 else Text(", ".join(parts), style=QUIET))
+        if len(taus) > 1:
+            grid.add_row("", "", Text(", ".join(parts), style=QUIET))
+        if not last.parity.is_passed:
+            grid.add_row("parity", Text(last.parity.verdict, style=CAUTION), Text(last.parity.says, style=CAUTION))
 
     def _spark(self, values: list[float]) -> Text:
         return Text(sparkline(values, SPARK_WIDTH, is_ascii=self._is_ascii), style=ACCENT)

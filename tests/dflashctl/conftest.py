@@ -10,7 +10,8 @@ from dflashctl.transport.base import Job
 from dflashctl.transport.local import LocalTransport
 from dflashctl_remote.spec.data import DatasetInfo
 from dflashctl_remote.spec.evaluate import EvalReport, Tau
-from dflashctl_remote.spec.events import Step
+from dflashctl_remote.spec.events import Step, Validated
+from dflashctl_remote.spec.parity import Parity
 
 OPENAI_STAND_IN = Path(__file__).parent / "openai_stand_in.py"
 FAKE_BUNDLE = Path(__file__).parent / "fake_bundle"
@@ -66,6 +67,31 @@ def step():
             "peak_memory_bytes": 3 * 2**30,
         }
         return Step(**{**fields, **changes})
+
+    return make
+
+
+@pytest.fixture
+def validated():
+    def make(number: int, **changes) -> Validated:
+        fields = {
+            "at_s": 1000.0 + number,
+            "step": number,
+            "loss": 2.0,
+            "accuracy_by_slot": (0.5, 0.25),
+            "num_rows": 4,
+            "tau": 3.21,
+            "tau_low": 2.95,
+            "tau_high": 3.5,
+            "tau_without_repeats": 3.1,
+            "tau_of_lookup": 1.4,
+            "repeated_token_share": 0.02,
+            "num_prompts": 16,
+            "num_verify_steps": 600,
+            "parity": Parity(verdict="agree", num_slots=60, num_slots_equal=60, num_labels=24, num_labels_equal=24),
+            "seconds_s": 12.0,
+        }
+        return Validated(**{**fields, **changes})
 
     return make
 

@@ -1,6 +1,6 @@
 import pytest
 
-from dflashctl.artifacts import CheckpointRef, DatasetRef, Workdir
+from dflashctl.artifacts import CheckpointRef, DatasetRef, Workdir, best_of
 from dflashctl.errors import ArtifactError, ConfigError
 from dflashctl_remote.spec.manifest import write_manifest
 
@@ -21,6 +21,53 @@ def work(tmp_path):
 def test_checkpoint_is_found_by_run_and_step(work, name, step):
     ref = work.checkpoint(name)
     assert (ref.step, ref.label) == (step, f"mine@{step}")
+
+
+def about(work, step, **figures):
+    write_manifest(
+        work.path / f"runs/mine/checkpoints/step-{step:08d}",
+        "checkpoint",
+        bundle_sha="b",
+        about={"step": step, **figures},
+    )
+
+
+def test_the_best_is_that_of_the_highest_measured_tau_whatever_its_loss(work):
+    about(work, 0)
+    about(work, 100, tau=3.5, loss=2.0)
+    about(work, 1000, tau=3.25, loss=1.0)
+    ref = work.checkpoint("mine@best")
+    assert (ref.step, ref.why) == (100, "the best of 2 with a measured tau (3.50)")
+
+
+def test_without_a_measured_tau_the_best_is_that_of_the_lowest_loss_and_says_so(work):
+    about(work, 0)
+    about(work, 100, loss=2.0)
+    about(work, 1000, loss=1.0)
+    ref = work.checkpoint("mine@best")
+    assert (ref.step, ref.why) == (1000, "the lowest training loss (1.000), since no tau was measured")
+
+
+def test_where_no_figure_is_there_none_is_best(work):
+    for step in (0, 100, 1000):
+        about(work, step)
+    with pytest.raises(ArtifactError, match="none is best"):
+        work.checkpoint("mine@best")
+
+
+@pytest.mark.parametrize(
+    ("abouts", "index"),
+    [
+        ([{"tau": 3.0}, {"tau": 3.0}, {"tau": 2.0}], 1),
+        ([{"loss": 1.0}, {"loss": 1.0}, {"loss": 2.0}], 1),
+        ([{"tau": 1.1, "loss": 9.0}, {"loss": 1.0}], 0),
+        ([{"loss": 1.0}, {"loss": float("nan")}], 0),
+        ([{"loss": None}, {"loss": "1"}], None),
+    ],
+)
+def test_of_equals_the_newest_is_best_and_what_is_no_number_is_none(abouts, index):
+    best = best_of(abouts)
+    assert (best.index if best else None) == index
 
 
 def test_checkpoint_without_manifest_does_not_count(work):

@@ -1,13 +1,13 @@
 """A checkpoint as what a relay moves: which one, where it goes, what of it the target already has."""
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dflashctl.artifacts import best_of
 from dflashctl.errors import ArtifactError, ConfigError
 from dflashctl.operations.relay.agent import Agent
 from dflashctl.operations.relay.tree import Known, Place, SourceFile, Tree
@@ -29,15 +29,12 @@ class Checkpoint:
     path: str
     manifest: Manifest | None
     """None: it cannot be read, so it is of no use."""
+    why: str = ""
+    """What it was chosen by, where a name left that open."""
 
     @property
     def label(self) -> str:
         return f"{self.run}@{self.step}"
-
-    @property
-    def loss(self) -> float | None:
-        told = None if self.manifest is None else self.manifest.about.get("loss")
-        return float(told) if isinstance(told, int | float) else None
 
     def files(self) -> Mapping[str, str]:
         """sha256 by path."""
@@ -113,12 +110,10 @@ def choose(found: Found, which: str, host: str) -> Checkpoint:
 
 
 def _best(usable: list[Checkpoint], run: str, host: str) -> Checkpoint:
-    """By the training loss that stands in the manifest; the newest of equals."""
-    # One that went astray has a loss that is no number.
-    with_loss = [(loss, -one.step, one) for one in usable if (loss := one.loss) is not None and math.isfinite(loss)]
-    if not with_loss:
-        raise ArtifactError(f"no checkpoint of run {run} on {host} says what its loss was, so none is best")
-    return min(with_loss, key=lambda row: row[:2])[2]
+    best = best_of([one.manifest.about for one in usable if one.manifest is not None])
+    if best is None:
+        raise ArtifactError(f"no checkpoint of run {run} on {host} says how good it is, so none is best")
+    return replace(usable[best.index], why=best.why)
 
 
 @dataclass

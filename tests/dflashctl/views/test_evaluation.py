@@ -1,6 +1,7 @@
 from dflashctl.stages.evaluate.plan import compare
 from dflashctl.views.evaluation import acceptance, acceptance_by_slot, comparison
 from dflashctl_remote.spec.evaluate import Tau
+from dflashctl_remote.spec.parity import Parity
 
 
 def test_table_has_before_after_and_the_look_ups(text_of, eval_report):
@@ -49,3 +50,21 @@ def test_drafter_that_a_table_beats_is_told_so(text_of, eval_report):
     remark = "a table of the training text's bigrams still drafts better"
     assert remark in text_of(acceptance((("drafter", eval_report(tau=1.5)),)))
     assert remark not in text_of(acceptance((("drafter", eval_report()),)))
+
+
+def test_the_taps_are_counted_and_named(text_of, eval_report):
+    text = text_of(acceptance((("drafter", eval_report(taps=(1, 16, 31, 46, 61))),)))
+    assert "block 8, 5 taps: 1, 16, 31, 46, 61; float32 on cpu" in text
+    assert "4 taps: 1, 21, 41, 61;" in text_of(acceptance((("drafter", eval_report(taps=(1, 21, 41, 61))),)))
+    assert "tap" not in text_of(acceptance((("drafter", eval_report()),)))
+
+
+def test_the_gates_verdict_stands_below_the_table(text_of, eval_report):
+    counts = {"num_slots": 60, "num_labels": 24, "num_labels_equal": 24}
+    held = Parity(verdict="agree", num_slots_equal=60, **counts)
+    said = "parity of training and drafting: 60 of 60 drafts and 24 of 24 labels agree"
+    assert said in text_of(acceptance((("drafter", eval_report(parity=held)),)))
+    failed = Parity(verdict="differ", num_slots_equal=7, cause="tap offset", says="one layer late", **counts)
+    text = text_of(acceptance((("drafter", eval_report(parity=failed)),)))
+    assert "parity FAILED, likely cause: tap offset: one layer late (7 of 60 drafts" in text
+    assert "parity" not in text_of(acceptance((("drafter", eval_report()),)))

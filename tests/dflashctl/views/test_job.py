@@ -1,5 +1,6 @@
 from dflashctl.views.job import JobBoard, Lines
 from dflashctl_remote.spec.events import Failed, Notice, Progress, Started
+from dflashctl_remote.spec.parity import Parity
 
 
 def test_board_shows_progress_and_notices(text_of):
@@ -33,3 +34,13 @@ def test_other_events_always_are_lines():
     assert lines.line_of(Started(job="train", pid=7, device="cpu")) == "train: started, process 7 on cpu"
     failed = Failed(error="E", message="no", exit_code=2)
     assert lines.line_of(failed) == lines.line_of(failed) == "failed: no"
+
+
+def test_a_validation_is_a_line_with_its_interval_and_the_gates_verdict(validated):
+    line = Lines().line_of(validated(5))
+    assert line is not None
+    assert line.startswith("validated at step 5  tau 3.21 [2.95, 3.50] measured on 16 prompts  loss 2.000")
+    assert line.endswith("accuracy by slot 0.50 0.25  parity holds")
+    failed = validated(6, tau=None, parity=Parity(verdict="differ", cause="mask", says="..."))
+    assert "no tau: nothing was drafted" in (Lines().line_of(failed) or "")
+    assert (Lines().line_of(failed) or "").endswith("parity: mask")

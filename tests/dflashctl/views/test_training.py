@@ -3,6 +3,7 @@ import re
 from dflashctl.facts.host_stream import GpuUse
 from dflashctl.views.training import TrainingBoard
 from dflashctl_remote.spec.events import CheckpointSaved, Progress, Queue, Started
+from dflashctl_remote.spec.parity import Parity
 
 
 def test_board_waits_before_the_first_step(text_of):
@@ -22,6 +23,19 @@ def test_board_shows_where_it_is_and_what_it_costs(text_of, step):
     for said in ("step 10 of 100", "0.800", "25.0 %", "6.00e-04", "2.35k tok/s", "r = 2.00", "3.0 GiB"):
         assert said in text
     assert "checkpoint of step 10, 1.0 MiB" in text
+
+
+def test_a_validation_shows_its_measured_tau_and_a_gate_that_failed(text_of, step, validated):
+    board = TrainingBoard("r", lambda: 1010.0)
+    board.add(step(1))
+    assert "tau" not in text_of(board)
+    board.add(validated(5))
+    text = text_of(board)
+    assert "3.21" in text
+    assert "measured at step 5, [2.95, 3.50], 16 prompts" in text
+    assert "parity" not in text
+    board.add(validated(6, parity=Parity(verdict="differ", cause="mask", says="a block sees its anchor")))
+    assert "a block sees its anchor" in text_of(board)
 
 
 def test_time_left_follows_from_the_pace_of_late_steps(text_of, step):

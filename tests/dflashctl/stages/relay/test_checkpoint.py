@@ -96,8 +96,9 @@ def found(*checkpoints, run="r", is_there=True):
     return Found("/w", ("r",), run, is_there, tuple(checkpoints))
 
 
-def made(step, loss=None):
-    agent = FakeAgent("/w", {step: (manifest({"m": SHA["a"]}, **({} if loss is None else {"loss": loss})), {})})
+def made(step, loss=None, **about):
+    about |= {} if loss is None else {"loss": loss}
+    agent = FakeAgent("/w", {step: (manifest({"m": SHA["a"]}, **about), {})})
     return find(agent, "/w", "r").checkpoints[0]
 
 
@@ -108,6 +109,15 @@ def test_the_newest_complete_one_is_chosen():
 
 def test_the_best_is_that_of_the_lowest_loss_and_the_newest_of_equals():
     assert choose(found(made(1, 2.0), made(2, 1.0), made(3, 1.0), made(4, 3.0)), "best", "a").step == 3
+
+
+def test_the_best_is_that_of_the_highest_tau_where_any_was_measured_and_says_so():
+    chosen = choose(found(made(1, 1.0), made(2, 3.0, tau=3.5), made(3, 2.0, tau=3.25)), "best", "a")
+    assert (chosen.step, chosen.why) == (2, "the best of 2 with a measured tau (3.50)")
+
+
+def test_by_loss_it_says_that_nothing_was_measured():
+    assert "no tau was measured" in choose(found(made(1, 2.0), made(2, 1.0)), "best", "a").why
 
 
 def test_a_loss_that_is_no_number_is_none():
