@@ -8,7 +8,7 @@ IS_ZERO_CENTRED = {
     "qwen3_5_moe_text": True,
     "qwen3_next": True,
     "qwen3": False,
-    "qwen3_moe": False,
+    "qwen2": False,
     "llama": False,
 }
 """By model_type: whether the weights of its norms are kept minus one."""

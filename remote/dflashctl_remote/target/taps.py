@@ -4,8 +4,9 @@ Not for decoding with a cache (cache.py). Axes: B sequences, T tokens, E target 
 
 Why a packed row is not one forward pass: transformers accepts restarting positions, cu_seq_lens and seq_idx for
 the Gated DeltaNet families and ignores them, so that convolution and recurrent state of one document run on into
-the next, and sdpa attends across. Each document is therefore its own right-padded sequence. No attention mask is
-needed for that: attention, convolution and recurrence are all causal, and the padding stands after the tokens.
+the next, and sdpa attends across. Here each document is its own right-padded sequence, which holds for any model. No
+attention mask is needed for that: attention, convolution and recurrence are all causal, and the padding stands after
+the tokens. Families that are known run in one pass instead (packed.py), and this is what that is tested against.
 """
 
 from collections.abc import Iterator, Sequence

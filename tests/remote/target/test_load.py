@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -31,6 +32,7 @@ from transformers import (
     T5Config,
 )
 
+from dflashctl_remote.data.pack import PackedRow
 from dflashctl_remote.spec.errors import BadInput
 from dflashctl_remote.target.load import load_target, read_shape, resolve_device, target_sha256
 
@@ -255,6 +257,28 @@ def test_fla_on_a_cpu_is_refused_for_hybrids_in_one_sentence(monkeypatch: pytest
 def test_cuda_without_a_gpu_is_refused() -> None:
     with pytest.raises(BadInput, match="torch sees no GPU"):
         resolve_device("cuda")
+
+
+def test_a_family_that_is_known_is_packed_in_one_pass() -> None:
+    assert load(DEMO_TARGET).how_packed == "one pass over packed documents, Gated DeltaNet in torch"
+
+
+def test_a_family_that_is_not_known_is_packed_as_padded_sequences_and_says_why(save: Save) -> None:
+    target = load(save(Gemma3ForCausalLM(Gemma3TextConfig(**SMALL))))
+    assert target.how_packed == (
+        "each document is its own padded sequence through transformers: "
+        "a target of type gemma3_text is not known to the packed forward pass"
+    )
+    row = PackedRow(
+        input_ids_T=np.arange(10, 20),
+        positions_T=np.array([0, 1, 2, 3, 4, 5, 0, 1, 2, 3]),
+        document_ids_T=np.repeat([0, 1], [6, 4]),
+        is_supervised_T=np.ones(10, dtype=bool),
+        lengths=(6, 4),
+    )
+    with torch.no_grad():
+        second = target.decoder(input_ids=torch.arange(16, 20)[None], use_cache=False).last_hidden_state[0]
+    assert torch.allclose(target.states(row, (1,)).final_TE[6:], second, rtol=0, atol=1e-5)
 
 
 def test_a_target_is_named_by_config_and_weights(save: Save) -> None:

@@ -13,7 +13,11 @@ from transformers import (
     GemmaForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     Qwen3_5ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
     Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
@@ -52,30 +56,35 @@ DELTA: dict[str, Any] = {
 PARTIAL_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
 MULTI_ROPE = PARTIAL_ROPE | {"mrope_section": [2, 1, 1], "mrope_interleaved": True}
 
+EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+}
+
 
 def qwen3_5() -> Any:
     return Qwen3_5ForCausalLM(Qwen3_5TextConfig(**SMALL, **DELTA, rope_parameters=MULTI_ROPE))
 
 
-def qwen3_next(num_experts: int) -> Any:
-    config = Qwen3NextConfig(
-        **SMALL,
-        **DELTA,
-        rope_parameters=PARTIAL_ROPE,
-        num_experts=num_experts,
-        num_experts_per_tok=2,
-        moe_intermediate_size=32,
-        shared_expert_intermediate_size=32,
-    )
-    return Qwen3NextForCausalLM(config)
+def qwen3_5_with_experts() -> Any:
+    dense = {name: value for name, value in SMALL.items() if name != "intermediate_size"}
+    return Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**dense, **DELTA, **EXPERTS, rope_parameters=MULTI_ROPE))
+
+
+def qwen3_next(**changes: Any) -> Any:
+    return Qwen3NextForCausalLM(Qwen3NextConfig(**SMALL, **DELTA, rope_parameters=PARTIAL_ROPE, **changes))
 
 
 FAMILIES: dict[str, Callable[[], Any]] = {
     "qwen3.5": qwen3_5,
+    "qwen3.5 with experts": qwen3_5_with_experts,
     "qwen3-next": lambda: qwen3_next(num_experts=0),
-    "qwen3-next with experts": lambda: qwen3_next(num_experts=4),
+    "qwen3-next with experts": lambda: qwen3_next(**EXPERTS),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SMALL)),
     "qwen3 with biases": lambda: Qwen3ForCausalLM(Qwen3Config(**SMALL, attention_bias=True)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SMALL)),
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SMALL)),
 }
 
@@ -103,7 +112,7 @@ def made(family: str, dtype: torch.dtype = torch.float32) -> nn.Module:
     for name, parameter in decoder.named_parameters():
         if name.endswith("A_log"):
             nn.init.constant_(parameter, -3.0)
-        elif name.endswith("norm.weight"):
+        elif name.endswith(("norm.weight", "bias")):
             parameter.add_(0.3 * torch.randn_like(parameter))
     return decoder
 

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import LinearAttentionLayer
 
 from dflashctl_remote.target.load import Target
-from dflashctl_remote.target.taps import batch_states, padded_groups
+from dflashctl_remote.target.taps import TargetStates, batch_states, packed_states, padded_groups
 
 ALL_TAPS = (0, 1, 2, 3)
 LENGTHS = (37, 5, 70, 1, 64, 40)
@@ -37,9 +38,23 @@ def alone(target: Target, document: np.ndarray) -> tuple[Tensor, Tensor]:
     return torch.cat([state[0] for state in output.hidden_states[1:4]], dim=-1), output.hidden_states[4][0]
 
 
-def test_states_of_a_packed_row_equal_those_of_each_document_alone(target: Target) -> None:
+StatesOf = Callable[[Target, Row, tuple[int, ...]], TargetStates]
+
+
+@pytest.fixture(params=["one pass", "padded"])
+def states_of(request: pytest.FixtureRequest) -> StatesOf:
+    """Both ways to the same states; the second is that of families which the first does not know."""
+
+    def padded(target: Target, row: Row, tap_layers: tuple[int, ...]) -> TargetStates:
+        with torch.no_grad():
+            return packed_states(target.decoder, row, tap_layers, target.device)
+
+    return padded if request.param == "padded" else Target.states
+
+
+def test_states_of_a_packed_row_equal_those_of_each_document_alone(target: Target, states_of: StatesOf) -> None:
     parts = documents()
-    states = target.states(packed(parts), ALL_TAPS)
+    states = states_of(target, packed(parts), ALL_TAPS)
     start = 0
     for part in parts:
         taps_TF, final_TE = alone(target, part)
@@ -49,32 +64,32 @@ def test_states_of_a_packed_row_equal_those_of_each_document_alone(target: Targe
         start = end
 
 
-def test_a_tap_of_the_last_layer_is_read_before_the_final_norm(target: Target) -> None:
-    states = target.states(packed(documents()[:1], num_padding=0), (3,))
+def test_a_tap_of_the_last_layer_is_read_before_the_final_norm(target: Target, states_of: StatesOf) -> None:
+    states = states_of(target, packed(documents()[:1], num_padding=0), (3,))
     normed = target.decoder.norm(states.taps_TF)
     assert torch.allclose(normed, states.final_TE, rtol=0, atol=1e-6)
     assert not torch.allclose(states.taps_TF, states.final_TE, rtol=0, atol=1e-2)
 
 
-def test_the_final_states_give_the_logits_of_the_target(target: Target) -> None:
+def test_the_final_states_give_the_logits_of_the_target(target: Target, states_of: StatesOf) -> None:
     part = documents()[0]
-    states = target.states(packed([part]), ())
+    states = states_of(target, packed([part]), ())
     with torch.no_grad():
         logits = target.model(input_ids=torch.from_numpy(part)[None], use_cache=False).logits[0]
     assert torch.allclose(target.logits(states.final_TE[: len(part)]), logits, rtol=0, atol=1e-5)
 
 
-def test_taps_stand_in_the_order_asked_for(target: Target) -> None:
+def test_taps_stand_in_the_order_asked_for(target: Target, states_of: StatesOf) -> None:
     row = packed(documents())
-    both, one, two = (target.states(row, taps).taps_TF for taps in ((1, 2), (1,), (2,)))
+    both, one, two = (states_of(target, row, taps).taps_TF for taps in ((1, 2), (1,), (2,)))
     assert torch.equal(both, torch.cat([one, two], dim=-1))
 
 
-def test_packing_order_changes_no_state(target: Target) -> None:
+def test_packing_order_changes_no_state(target: Target, states_of: StatesOf) -> None:
     parts = documents()
     order = [3, 0, 5, 2, 1, 4]
-    plain = target.states(packed(parts), ALL_TAPS)
-    shuffled = target.states(packed([parts[i] for i in order]), ALL_TAPS)
+    plain = states_of(target, packed(parts), ALL_TAPS)
+    shuffled = states_of(target, packed([parts[i] for i in order]), ALL_TAPS)
     starts = np.concatenate(([0], np.cumsum([len(part) for part in parts])))
     start = 0
     for i in order:
@@ -84,28 +99,28 @@ def test_packing_order_changes_no_state(target: Target) -> None:
         start = end
 
 
-def test_contents_of_the_padding_change_no_state(target: Target) -> None:
+def test_contents_of_the_padding_change_no_state(target: Target, states_of: StatesOf) -> None:
     parts = documents()
-    zeros = target.states(packed(parts, padding=0), ALL_TAPS)
-    others = target.states(packed(parts, padding=123), ALL_TAPS)
+    zeros = states_of(target, packed(parts, padding=0), ALL_TAPS)
+    others = states_of(target, packed(parts, padding=123), ALL_TAPS)
     assert torch.equal(zeros.taps_TF, others.taps_TF)
     assert torch.equal(zeros.final_TE, others.final_TE)
 
 
-def test_padding_has_zero_states(target: Target) -> None:
-    states = target.states(packed(documents(), num_padding=23), ALL_TAPS)
+def test_padding_has_zero_states(target: Target, states_of: StatesOf) -> None:
+    states = states_of(target, packed(documents(), num_padding=23), ALL_TAPS)
     assert not states.taps_TF[-23:].any()
     assert not states.final_TE[-23:].any()
 
 
-def test_states_carry_no_gradient(target: Target) -> None:
-    states = target.states(packed(documents()), ALL_TAPS)
+def test_states_carry_no_gradient(target: Target, states_of: StatesOf) -> None:
+    states = states_of(target, packed(documents()), ALL_TAPS)
     assert not states.taps_TF.requires_grad
     assert not states.taps_TF.is_inference()
 
 
-def test_plain_packing_through_transformers_leaks_between_documents(hybrid_target: Target) -> None:
-    """Why states() runs each document as its own sequence: every hint that transformers accepts is ignored."""
+def test_plain_packing_through_transformers_leaks_between_documents(hybrid_target: Target, states_of: StatesOf) -> None:
+    """Why states() is none of transformers' own: every hint that it accepts is ignored."""
     first, second = documents(lengths=(137, 250))
     ids_BT = torch.from_numpy(np.concatenate([first, second]))[None]
     positions = torch.cat([torch.arange(137), torch.arange(250)])[None]
@@ -123,7 +138,7 @@ def test_plain_packing_through_transformers_leaks_between_documents(hybrid_targe
     _, final_second = alone(hybrid_target, second)
     assert torch.allclose(leaking[:137], final_first, rtol=0, atol=1e-5)
     assert (leaking[137:] - final_second).abs().max() > 0.1
-    ours = hybrid_target.states(packed([first, second]), ()).final_TE
+    ours = states_of(hybrid_target, packed([first, second]), ()).final_TE
     assert torch.allclose(ours[137:387], final_second, rtol=0, atol=1e-5)
 
 
