@@ -21,7 +21,7 @@ class Chunk:
     """None: no gradient is wanted."""
 
 
-def triton_chunk(chunk: Chunk, head_VE: Tensor, buffer_RV: Tensor, tuning: RowTuning) -> None:
+def triton_chunk(chunk: Chunk, head_VE: Tensor, buffer_RV: Tensor, tuning: RowTuning, num_splits: int) -> None:
     """Two matrix products around one pass over the logits, which lie in `buffer_RV` (of the head's dtype)."""
     from dflashctl_remote.kernels.linear_ce.kernel import row_pass
 
@@ -39,12 +39,28 @@ def triton_chunk(chunk: Chunk, head_VE: Tensor, buffer_RV: Tensor, tuning: RowTu
         wants_grad=chunk.grad_RD is not None,
         tuning=tuning,
     )
-    if chunk.grad_RD is None:
-        return
-    if chunk.grad_RD.dtype == head_VE.dtype:
-        torch.mm(logits_RV, head_VE, out=chunk.grad_RD)
+    if chunk.grad_RD is not None:
+        times_head(logits_RV, head_VE, chunk.grad_RD, num_splits)
+
+
+def times_head(errors_RV: Tensor, head_VE: Tensor, out_RD: Tensor, num_splits: int) -> None:
+    """out = errors @ head, in `num_splits` products over a part of the vocabulary each where that divides it.
+
+    A product of few rows has few tiles, which fill a GPU's multiprocessors badly; its long inner axis can be cut.
+    """
+    if num_splits > 1 and len(head_VE) % num_splits == 0:
+        errors = errors_RV.unflatten(1, (num_splits, -1)).transpose(0, 1)
+        head = head_VE.unflatten(0, (num_splits, -1))
+        is_rounded = errors_RV.is_cuda and head_VE.dtype != torch.float32
+        # The parts stay in fp32 until they are added.
+        parts = torch.bmm(errors, head, out_dtype=torch.float32) if is_rounded else torch.bmm(errors, head)
+        for part in parts[2:]:
+            parts[0].add_(part)
+        torch.add(parts[0], parts[1], out=out_RD)
+    elif out_RD.dtype == head_VE.dtype:
+        torch.mm(errors_RV, head_VE, out=out_RD)
     else:
-        chunk.grad_RD.copy_(logits_RV @ head_VE)
+        out_RD.copy_(errors_RV @ head_VE)
 
 
 def torch_chunk(chunk: Chunk, head_VE: Tensor) -> None:

@@ -18,6 +18,8 @@ from dflashctl_remote.kernels.linear_ce.chunk import Chunk, torch_chunk, triton_
 
 CHUNK_ROWS = 2048
 """Of 248,320 bf16 logits: 0.95 GiB."""
+NUM_SPLITS = 1
+"""Parts of the vocabulary in the second product: chunk.py."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,14 @@ def linear_cross_entropy(
     chunk_rows: int = CHUNK_ROWS,
     backend: Backend = "auto",
     tuning: RowTuning = RowTuning(),
+    num_splits: int = NUM_SPLITS,
 ) -> LinearCE:
     """Cross-entropies of softmax(states @ head.T) against hard labels, summed with weights or left to the caller.
 
     No gradient reaches `head_VE`, `labels_R` or `weights_R`. At most `chunk_rows` rows of logits exist at a time, in
     the head's dtype with Triton and in fp32 with torch. Nothing waits for the GPU.
     """
-    pass_ = _Pass(head_VE.detach(), labels_R, weights_R, chunk_rows, uses_triton(backend, head_VE), tuning)
+    pass_ = _Pass(head_VE.detach(), labels_R, weights_R, chunk_rows, uses_triton(backend, head_VE), tuning, num_splits)
     if weights_R is None:
         cross_entropy_R, top1_R = _RowwiseCE.apply(states_RD, pass_)
         return LinearCE(cross_entropy_R.sum(), cross_entropy_R, top1_R)
@@ -65,6 +68,7 @@ class _Pass:
     chunk_rows: int
     uses_triton: bool
     tuning: RowTuning
+    num_splits: int
 
     def __call__(self, states_RD: Tensor, *, wants_grad: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         """(cross_entropy_R, top1_R, the gradient by the states with the weights folded in)."""
@@ -87,7 +91,9 @@ class _Pass:
         if not self.uses_triton:
             return partial(torch_chunk, head_VE=self.head_VE)
         buffer_RV = self.head_VE.new_empty(num_rows, len(self.head_VE))
-        return partial(triton_chunk, head_VE=self.head_VE, buffer_RV=buffer_RV, tuning=self.tuning)
+        return partial(
+            triton_chunk, head_VE=self.head_VE, buffer_RV=buffer_RV, tuning=self.tuning, num_splits=self.num_splits
+        )
 
 
 def _part(whole: Chunk, rows: slice) -> Chunk:

@@ -11,6 +11,9 @@ from dflashctl_remote.kernels.common.rows import RowTuning
 from dflashctl_remote.kernels.label_argmax.op import label_argmax, label_argmax_at
 from dflashctl_remote.kernels.label_argmax.reference import reference
 
+# Poisoning memory is a side of deterministic mode; on a GPU that has a word to say about matrix products.
+pytestmark = pytest.mark.filterwarnings("default:.*eterministic:UserWarning")
+
 SMALL = RowTuning(block=256)
 
 

@@ -7,10 +7,15 @@ from dflashctl_remote.kernels.common.checking import TOLERANCE, Checks, largest_
 from dflashctl_remote.kernels.common.problems import random_problem, tied_problem
 from dflashctl_remote.kernels.common.rows import RowTuning
 from dflashctl_remote.kernels.linear_ce.check import compare
+from dflashctl_remote.kernels.linear_ce.chunk import times_head
 from dflashctl_remote.kernels.linear_ce.op import linear_cross_entropy
 from dflashctl_remote.kernels.linear_ce.reference import reference
 
-pytestmark = pytest.mark.usefixtures("interpreter")
+pytestmark = [
+    pytest.mark.usefixtures("interpreter"),
+    # Poisoning memory is a side of deterministic mode; on a GPU that has a word to say about matrix products.
+    pytest.mark.filterwarnings("default:.*eterministic:UserWarning"),
+]
 
 SMALL = RowTuning(block=1024)
 """Several tiles of each vocabulary, the last one not full."""
@@ -153,6 +158,16 @@ def test_states_of_another_dtype_get_a_gradient_of_theirs(device):
     truth = reference(*_inputs(problem))
     assert grad.dtype == FP32
     assert relative_error(grad, truth.unit_grad_RD) < TOLERANCE[BF16] * float(truth.logits_RV.abs().max())
+
+
+@pytest.mark.parametrize(("num_vocab", "num_splits"), [(996, 2), (996, 3), (997, 2)])
+@pytest.mark.parametrize("dtype", [FP32, torch.float64], ids=["gradient fp32", "gradient fp64"])
+def test_second_product_in_parts_is_the_whole(num_vocab, num_splits, dtype, device):
+    problem = random_problem(5, 64, num_vocab, dtype=FP32, device=device)
+    errors_RV = problem.states_RD @ problem.head_VE.T
+    out_RD = torch.full((5, 64), torch.nan, dtype=dtype, device=device)
+    times_head(errors_RV, problem.head_VE, out_RD, num_splits)
+    assert relative_error(out_RD, errors_RV.double() @ problem.head_VE.double()) < TOLERANCE[FP32]
 
 
 def _inputs(problem):
