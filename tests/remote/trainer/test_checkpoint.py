@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from dflashctl_remote.drafter.checkpoint import weights_of
 from dflashctl_remote.spec.errors import ArtifactCorrupt, BadInput, TrainingFailed
 from dflashctl_remote.spec.manifest import verify
 from dflashctl_remote.spec.train import BatchSpec, CheckpointSpec, ObjectiveSpec, TrainSpec
@@ -31,7 +32,7 @@ def save(make_drafter, make_optimizer, make_state):
     def save_step(checkpoints: Path, step: int) -> Path:
         state = make_state(step=step, batch=2 * step)
         return save_checkpoint(
-            checkpoints, drafter, optimizer.state_dict(), state, bundle_sha="b", about={"step": step}
+            checkpoints, weights_of(drafter), optimizer.state_dict(), state, bundle_sha="b", about={"step": step}
         )
 
     return save_step
@@ -47,7 +48,7 @@ def flip_a_byte(path: Path) -> None:
 def test_checkpoint_reads_back_to_the_bit(tmp_path, make_drafter, make_optimizer, make_state, dtype):
     drafter = make_drafter(dtype)
     optimizer = make_optimizer(drafter).state_dict()
-    folder = save_checkpoint(tmp_path, drafter, optimizer, make_state(), bundle_sha="b", about={})
+    folder = save_checkpoint(tmp_path, weights_of(drafter), optimizer, make_state(), bundle_sha="b", about={})
     loaded = load_checkpoint(folder, device=CPU, dtype=dtype)
     assert all(torch.equal(a, b) for a, b in zip(loaded.drafter.parameters(), drafter.parameters(), strict=True))
     assert loaded.optimizer.keys() == optimizer.keys()
@@ -133,7 +134,7 @@ def test_interrupt_while_saving_leaves_older_checkpoints_and_no_partial_one(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        save_checkpoint(tmp_path, drafter, Interrupting(), make_state(step=6), bundle_sha="b", about={})
+        save_checkpoint(tmp_path, weights_of(drafter), Interrupting(), make_state(step=6), bundle_sha="b", about={})
     assert os.listdir(tmp_path) == ["step-00000003"]
 
 

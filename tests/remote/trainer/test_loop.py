@@ -3,8 +3,8 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,13 @@ from dflashctl_remote.spec.errors import BadInput, TrainingFailed
 from dflashctl_remote.spec.events import CheckpointSaved, Event, EventLog, Step
 from dflashctl_remote.spec.manifest import read_manifest, verify, write_manifest
 from dflashctl_remote.spec.train import BatchSpec, ObjectiveSpec, OptimSpec, RunRecord
+from dflashctl_remote.trainer.assembly import draft, open_source
 from dflashctl_remote.trainer.checkpoint import Newest, TrainerState, complete_steps
-from dflashctl_remote.trainer.loop import Outcome, batch_loss, save, train, train_step
+from dflashctl_remote.trainer.loop import Outcome, Running, train, train_step
+from dflashctl_remote.trainer.replicas import Replicas
+from dflashctl_remote.trainer.saving import Saving
 from dflashctl_remote.trainer.setup import Parts, prepare, settle_torch
 from dflashctl_remote.trainer.stop import StopRequest
-from dflashctl_remote.trainer.tally import Tally
 
 
 class Reacting(EventLog):
@@ -63,13 +65,27 @@ def parts_of(record: RunRecord, folder: Path) -> tuple[Parts, TrainerState]:
         return prepare(record, folder, Newest(None, ()), events)
 
 
-def gradients(parts: Parts, batches: range) -> dict[str, torch.Tensor]:
+@contextmanager
+def running(parts: Parts, state: TrainerState, folder: Path) -> Iterator[Running]:
+    """The stages, begun where the state stands; nothing is saved."""
+    with (
+        closing(EventLog(folder / "events.jsonl")) as events,
+        StopRequest(folder) as stop,
+        Saving(parts, events) as saving,
+        Replicas(parts.drafters, draft(parts)) as replicas,
+        open_source(parts, state.batch) as source,
+    ):
+        yield Running(parts, source, replicas, stop, saving)
+
+
+def gradients(parts: Parts, num_batches: int) -> dict[str, torch.Tensor]:
     """Of the weighted mean over these batches."""
-    parts.drafter.zero_grad(set_to_none=True)
-    tally = Tally(parts.drafter.config.block_size)
-    for batch in batches:
-        batch_loss(parts, batch, tally).loss_sum.backward()
-    return {name: p.grad / tally.weight_sum for name, p in parts.drafter.named_parameters()}
+    (drafter,) = parts.drafters
+    drafter.zero_grad(set_to_none=True)
+    with open_source(parts, 0) as source:
+        sums = [draft(parts)(0, source.next()) for _ in range(num_batches)]
+    weight_sum = sum(one.read().weight_sum for one in sums)
+    return {name: p.grad / weight_sum for name, p in drafter.named_parameters()}
 
 
 class FixedRows:
@@ -117,16 +133,17 @@ def test_run_reports_every_step_and_ends_with_its_checkpoint(unbroken, unbroken_
 
 def test_step_0_holds_the_weights_before_training(unbroken, unbroken_losses, make_record, tmp_path):
     parts, _ = parts_of(make_record(), tmp_path)
+    (drafter,) = parts.drafters
     saved = load_drafter(unbroken / "checkpoints/step-00000000", device=parts.device, dtype=torch.float32)
-    for mine, theirs in zip(parts.drafter.parameters(), saved.parameters(), strict=True):
+    for mine, theirs in zip(drafter.parameters(), saved.parameters(), strict=True):
         assert torch.equal(mine, theirs)
 
 
 def test_step_event_counts_real_tokens_and_anchors(make_record, tmp_path):
     record = make_record(optim=OptimSpec(accumulation=1), batch=BatchSpec(tokens_per_batch=128, block_ratio=0.5))
     parts, state = parts_of(record, tmp_path)
-    with StopRequest(tmp_path) as stop:
-        after, event = train_step(parts, state, stop)
+    with running(parts, state, tmp_path) as stages:
+        after, event = train_step(stages, state, 0.0)
     num_tokens = sum(parts.plan.row(0).lengths)
     assert parts.num_anchors == event.num_anchors == 16  # 0.5 * 128 / 4
     assert event.block_ratio == pytest.approx(16 * 4 / num_tokens)
@@ -139,9 +156,9 @@ def test_loss_of_a_row_falls_as_it_is_learnt_by_heart(make_record, tmp_path):
     parts, state = parts_of(record, tmp_path)
     parts = replace(parts, plan=FixedRows(parts.plan.row(0)))
     found = []
-    with StopRequest(tmp_path) as stop:
+    with running(parts, state, tmp_path) as stages:
         for _ in range(record.train.num_steps):
-            state, event = train_step(parts, state, stop)
+            state, event = train_step(stages, state, 0.0)
             found.append(event.loss)
     assert found[-1] < 0.5 * found[0]
 
@@ -194,8 +211,8 @@ def test_resume_keeps_the_events_before_it_and_says_where_it_starts(make_record,
 def test_training_draws_nothing_from_the_global_generator(make_record, tmp_path):
     parts, state = parts_of(make_record(objective=ObjectiveSpec(context_noise_std=0.1)), tmp_path)
     before = torch.get_rng_state()
-    with StopRequest(tmp_path) as stop:
-        train_step(parts, state, stop)
+    with running(parts, state, tmp_path) as stages:
+        train_step(stages, state, 0.0)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -210,7 +227,7 @@ def test_two_accumulated_rows_give_the_gradient_of_one_row_with_all_their_docume
     # More anchors than there are candidates: every candidate becomes one, however the documents are packed.
     two = replace(parts, num_anchors=256, plan=FixedRows(*(row_of(indices, 128) for indices in documents)))
     one = replace(parts, num_anchors=256, plan=FixedRows(row_of([*documents[0], *documents[1]], 256)))
-    apart, together = gradients(two, range(2)), gradients(one, range(1))
+    apart, together = gradients(two, 2), gradients(one, 1)
     for name, gradient in together.items():
         torch.testing.assert_close(apart[name], gradient, rtol=1e-4, atol=1e-7)
 
@@ -251,12 +268,13 @@ def test_signal_before_the_first_step_leaves_a_resumable_folder(make_record, unb
 
 def test_signal_between_the_batches_of_a_step_drops_the_step_and_changes_nothing(make_record, tmp_path):
     parts, state = parts_of(make_record(), tmp_path)
-    before = {name: p.detach().clone() for name, p in parts.drafter.named_parameters()}
-    with StopRequest(tmp_path) as stop:
+    (drafter,) = parts.drafters
+    before = {name: p.detach().clone() for name, p in drafter.named_parameters()}
+    with running(parts, state, tmp_path) as stages:
         os.kill(os.getpid(), signal.SIGINT)
-        assert train_step(parts, state, stop) is None
-    assert all(torch.equal(p, before[name]) for name, p in parts.drafter.named_parameters())
-    assert all(p.grad is None for p in parts.drafter.parameters())
+        assert train_step(stages, state, 0.0) is None
+    assert all(torch.equal(p, before[name]) for name, p in drafter.named_parameters())
+    assert all(p.grad is None for p in drafter.parameters())
 
 
 def test_signal_after_a_step_saves_that_step(make_record, unbroken_losses, tmp_path):
@@ -324,12 +342,13 @@ def test_poisoned_weight_stops_the_run_and_names_the_last_good_checkpoint(make_r
 
 def test_weights_that_are_not_finite_are_never_published(make_record, tmp_path):
     parts, state = parts_of(make_record(), tmp_path)
-    with closing(EventLog(tmp_path / "events.jsonl")) as events:
-        save(parts, state, events)
+    with closing(EventLog(tmp_path / "events.jsonl")) as events, Saving(parts, events) as saving:
+        saving.save(state)
+        saving.tell(wait=True)
         with torch.no_grad():
-            parts.drafter.fc.weight[0, 0] = float("inf")
+            parts.drafters[0].fc.weight[0, 0] = float("inf")
         with pytest.raises(TrainingFailed, match=r"fc\.weight is not finite after step 1.*step-00000000"):
-            save(parts, state.model_copy(update={"step": 1}), events)
+            saving.save(state.model_copy(update={"step": 1}))
     assert list(complete_steps(tmp_path)) == [0]
 
 

@@ -14,6 +14,7 @@ from dflashctl_remote.spec.errors import BadInput
 from dflashctl_remote.spec.events import Event, EventLog, Step
 from dflashctl_remote.spec.manifest import read_manifest, sha256_of
 from dflashctl_remote.spec.objective import ObjectiveSpec
+from dflashctl_remote.spec.placement import PlacementSpec
 from dflashctl_remote.spec.train import RunRecord
 from dflashctl_remote.trainer.loop import Outcome, train
 
@@ -67,6 +68,22 @@ def test_a_killed_run_resumes_to_the_bit_whatever_it_minimises(make_record, tmp_
         run(record, tmp_path / "broken", kill_after=4)
     run(record, tmp_path / "broken")
     assert losses(tmp_path / "broken") == losses(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"loss": "soft_kl", "confidence_weight": 0.3},
+        {"weighting": "d_pace", "context_noise_std": 0.1, "context_noise_end_std": 0.01},
+    ],
+    ids=lambda chosen: "-".join(map(str, chosen.values())),
+)
+def test_two_targets_and_two_drafters_learn_what_one_of_each_learns(make_record, tmp_path, chosen):
+    record = make_record(objective=ObjectiveSpec(**chosen), num_steps=4)
+    split = record.train.model_copy(update={"placement": PlacementSpec(layout="2+2")})
+    run(record, tmp_path / "one")
+    run(record.model_copy(update={"train": split}), tmp_path / "split")
+    assert list(losses(tmp_path / "split").values()) == pytest.approx(list(losses(tmp_path / "one").values()), rel=1e-5)
 
 
 def test_a_confidence_head_is_trained_and_lies_where_no_engine_looks(make_record, tmp_path):

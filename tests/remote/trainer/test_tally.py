@@ -4,7 +4,8 @@ import torch
 
 from dflashctl_remote.data.pack import PackedRow
 from dflashctl_remote.drafter.anchors import Anchors
-from dflashctl_remote.drafter.objective import StepLoss
+from dflashctl_remote.drafter.step import StepSums
+from dflashctl_remote.trainer.ranks import Ranks
 from dflashctl_remote.trainer.tally import Tally, peak_memory_bytes
 
 NOTHING = np.zeros(0, np.int64)
@@ -18,14 +19,17 @@ def anchors(num_real: int) -> Anchors:
     return Anchors(NOTHING, NOTHING, NOTHING, num_real)
 
 
-def loss(loss_sum: float, weight_sum: float, scored: list[int], correct: list[int]) -> StepLoss:
-    return StepLoss(torch.tensor(loss_sum), weight_sum, torch.tensor(scored), torch.tensor(correct))
+def loss(loss_sum: float, weight_sum: float, scored: list[int], correct: list[int]) -> StepSums:
+    return StepSums(torch.tensor([loss_sum, weight_sum, *scored, *correct], dtype=torch.float64))
 
 
 def test_two_batches_worked_by_hand():
     tally = Tally(block_size=4)
-    tally.add(row(30, 10), anchors(5), loss(6.0, 4.0, [0, 4, 2, 0], [0, 3, 1, 0]))
-    tally.add(row(60), anchors(10), loss(3.0, 2.0, [0, 4, 0, 0], [0, 1, 0, 0]))
+    tally.see(row(30, 10), anchors(5))
+    tally.add(loss(6.0, 4.0, [0, 4, 2, 0], [0, 3, 1, 0]))
+    tally.see(row(60), anchors(10))
+    tally.add(loss(3.0, 2.0, [0, 4, 0, 0], [0, 1, 0, 0]))
+    tally.settle(Ranks())
     assert tally.loss == pytest.approx(1.5)  # 9 / 6: by weight, not the mean of the two batches' means
     assert tally.num_scored == 10
     assert tally.accuracy == pytest.approx(0.5)
