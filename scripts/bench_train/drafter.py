@@ -65,7 +65,7 @@ def _work(arguments: argparse.Namespace) -> None:
     config = make_config(arguments.tiny)
     measured_peak = _matmul_peak(device)
     try:
-        arm = ARMS[arguments.worker](config, device, group=arguments.group, compile_layers=arguments.compile)
+        arm = ARMS[arguments.worker](config, device, arguments)
     except ImportError as error:
         print(json.dumps({"arm": arguments.worker, "left_out": str(error)}))
         return
@@ -180,6 +180,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--anchors", nargs="+", type=int, help="default 512 and 2048: r = 1 and 4")
     parser.add_argument("--tokens", type=int, help="context tokens of the packed row, default 8192")
     parser.add_argument("--group", type=int, help="blocks of a group of ours; default: the trainer's")
+    parser.add_argument("--chunk-rows", type=int, help="rows of logits at a time of ours; default: the trainer's")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="speculators' layers")
     parser.add_argument("--tiny", action="store_true", help="small shapes on a CPU")
     parser.add_argument("--profile", action="store_true", help="print the 25 longest kernels of one step of ours")

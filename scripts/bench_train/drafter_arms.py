@@ -1,5 +1,6 @@
 """The arms of the drafter's benchmark: each gives, for a case, named steps that end with cleared gradients."""
 
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +31,7 @@ class Batch:
 class Ours:
     """`drafter_step` with bf16 weights and gradients."""
 
-    def __init__(self, config: DrafterConfig, device: torch.device, *, group: int | None, compile_layers: bool) -> None:
+    def __init__(self, config: DrafterConfig, device: torch.device, options: Namespace) -> None:
         self._dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
         with torch.device(device):
             self._drafter = Drafter(config).to(self._dtype)
@@ -38,7 +39,8 @@ class Ours:
         shape = (config.vocab_size, config.hidden_size)
         self._embedding_VE = drawn("embed_tokens.weight", shape, 0.02, device, self._dtype)
         self.head_VE = drawn("head", shape, 0.02, device, self._dtype)
-        self._objective = ObjectiveSpec(anchors_per_group=group)
+        chosen = {"anchors_per_group": options.group, "loss_chunk_rows": options.chunk_rows}
+        self._objective = ObjectiveSpec(**{name: value for name, value in chosen.items() if value})
         self._attention: Any = "eager" if device.type == "cpu" else "flex"
         self.notes = ""
 
@@ -69,7 +71,7 @@ class Speculators:
     decorator is replaced by one that does nothing and layers are compiled one by one, as is flex_attention.
     """
 
-    def __init__(self, config: DrafterConfig, device: torch.device, *, group: int | None, compile_layers: bool) -> None:
+    def __init__(self, config: DrafterConfig, device: torch.device, options: Namespace) -> None:
         from speculators.models import attention, utils
 
         utils.conditional_torch_compile = lambda f=None, *_, **__: f if f is not None else (lambda g: g)
@@ -90,7 +92,7 @@ class Speculators:
             if any(part in name for part in ("lm_head", "embed", "verifier")):
                 parameter.requires_grad_(False)
         fill(self._model)
-        if compile_layers and is_cuda:
+        if options.compile and is_cuda:
             for layer in self._model.layers:
                 layer.compile()
             notes.append("each layer compiled")

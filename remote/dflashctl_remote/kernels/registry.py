@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 KERNELS = (
     "linear_ce",
     "label_argmax",
+    "anchor_attention",
     "autotune",
 )
 """In the order in which they are checked."""
