@@ -9,6 +9,7 @@ attention mask is needed for that: attention, convolution and recurrence are all
 the tokens. Families that are known run in one pass instead (packed.py), and this is what that is tested against.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,12 +93,17 @@ def padded_groups(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
 
 @contextmanager
 def _tapped(decoder: nn.Module, tap_layers: Sequence[int]) -> Iterator[dict[int, Tensor]]:
-    """While open, forward passes of `decoder` leave the outputs of the tapped layers in the dict."""
+    """While open, forward passes of `decoder` in this thread leave the outputs of the tapped layers in the dict.
+
+    Others may run the same decoder meanwhile: a run's target stages do while it validates.
+    """
     taps: dict[int, Tensor] = {}
+    thread = threading.get_ident()
 
     def keep(layer: int) -> Any:
         def hook(module: nn.Module, arguments: Any, output: Any) -> None:
-            taps[layer] = output[0] if isinstance(output, tuple) else output
+            if threading.get_ident() == thread:
+                taps[layer] = output[0] if isinstance(output, tuple) else output
 
         return hook
 

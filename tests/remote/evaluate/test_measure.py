@@ -195,3 +195,43 @@ def test_a_lookup_dataset_fills_the_table_and_shows_prompts_that_were_trained_on
     assert report.bigram_table is not None
     assert report.bigram_table.num_tokens == report.drafter.num_tokens
     assert "1 of 3 prompts are in" in events.notices
+
+
+def test_the_parity_gate_holds_on_the_embedded_hybrid(make_spec: MakeSpec) -> None:
+    parity = evaluate(make_spec(max_new_tokens=24), Events()).parity
+    assert parity is not None
+    assert (parity.verdict, parity.says) == ("agree", "")
+    assert parity.num_slots == parity.num_slots_equal > 0
+    assert parity.num_labels == parity.num_labels_equal > 0
+
+
+def test_the_gate_can_be_left_out(make_spec: MakeSpec) -> None:
+    spec = make_spec(check_parity=0, num_prompts=1)
+    assert evaluate(spec, Events()).parity is None
+    assert answers_of(Path(spec.output))[0]["proposals_per_step"] is None
+
+
+def test_a_dataset_whose_prompts_end_otherwise_fails_the_gate(make_spec: MakeSpec, tmp_path: Path) -> None:
+    """The checkpoint names the dataset that it was trained on; a line was added to the template since."""
+    from dflashctl_remote.data.tokenize import tokenize
+    from dflashctl_remote.spec.data import TokenizeSpec
+
+    spec = make_spec()
+    row = json.loads(Path(spec.prompts).read_text().splitlines()[1])
+    row["messages"].append({"role": "assistant", "content": "A list holds values."})
+    (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
+    dataset, target = tmp_path / "dataset", tmp_path / "target"
+    tokenize(
+        TokenizeSpec(target=spec.target, input=str(tmp_path / "train.jsonl"), output=str(dataset)),
+        lambda done, total: None,
+    )
+    shutil.copytree(DEMO_TARGET, target)
+    template = target / "chat_template.jinja"
+    template.write_text(template.read_text() + "{% if add_generation_prompt %}{{ 'Well: ' }}{% endif %}")
+    write_manifest(Path(spec.checkpoint), "checkpoint", bundle_sha="none", about={"step": 7, "dataset": str(dataset)})
+    events = Events()
+    parity = evaluate(make_spec(target=str(target)), events).parity
+    assert parity is not None
+    assert (parity.verdict, parity.cause) == ("differ", "chat template")
+    assert "it was made with another chat template" in parity.says
+    assert "parity: chat template" in events.notices

@@ -1,3 +1,4 @@
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -201,3 +202,21 @@ def test_a_group_stays_within_the_tokens_of_the_row() -> None:
     assert sorted(d for group in groups for d in group) == list(range(len(lengths)))
     for group in groups:
         assert len(group) * max(lengths[d] for d in group) <= 320
+
+
+@torch.no_grad()
+def test_taps_are_those_of_the_own_thread_while_another_runs_the_same_decoder(target: Target) -> None:
+    own, other = torch.arange(10, 22)[None], torch.arange(50, 70)[None]
+    alone, _ = batch_states(target.decoder, own, (0, 3), use_cache=False)
+    main = threading.get_ident()
+
+    def meanwhile(module: object, arguments: object) -> None:
+        if threading.get_ident() == main:
+            thread = threading.Thread(target=lambda: batch_states(target.decoder, other, (0,), use_cache=False))
+            thread.start()
+            thread.join()
+
+    handle = target.decoder.layers[1].register_forward_pre_hook(meanwhile)
+    taps, _ = batch_states(target.decoder, own, (0, 3), use_cache=False)
+    handle.remove()
+    assert torch.equal(taps, alone)
