@@ -73,7 +73,7 @@ def stress_gated_delta(num_keys: int = 4) -> Stress:
 
         def run() -> Tensor:
             # New offsets for each call, as for each batch: fla's caches go by the object.
-            offsets = torch.tensor([0, 100, 356, 512], device="cuda", dtype=torch.int32)
+            offsets = torch.tensor([0, 100, 356, 512], device="cuda")
             output: Tensor = chunk_gated_delta_rule(
                 query, key, value, g=gate, beta=beta, use_qk_l2norm_in_kernel=True, cu_seqlens=offsets
             )[0]
