@@ -8,6 +8,8 @@ from dflashctl_remote.spec.base import Spec
 from dflashctl_remote.spec.drafter import DrafterSpec
 from dflashctl_remote.spec.objective import ObjectiveSpec as ObjectiveSpec  # noqa: PLC0414
 from dflashctl_remote.spec.placement import PlacementSpec
+from dflashctl_remote.spec.sinks import SinksSpec
+from dflashctl_remote.spec.validation import ValidationSpec
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -43,6 +45,10 @@ class CheckpointSpec(Spec):
     every_steps: int = Field(default=500, gt=0)
     keep: int = Field(default=3, gt=0)
     """Newest so many stay; step 0 and the last always do."""
+    keep_best: int = Field(default=1, ge=0)
+    """So many of the highest tau, as measured by the validation at their step, stay as well."""
+    every_hours: float | None = Field(default=None, gt=0)
+    """One in so many hours stays as well, for as long as the run's folder is there."""
 
 
 class TrainSpec(Spec):
@@ -60,6 +66,8 @@ class TrainSpec(Spec):
     batch: BatchSpec = BatchSpec()
     checkpoint: CheckpointSpec = CheckpointSpec()
     placement: PlacementSpec = PlacementSpec()
+    validation: ValidationSpec = ValidationSpec()
+    sinks: SinksSpec = SinksSpec()
     seed: int = Field(default=0, ge=0, lt=2**63)
     device: Device = "auto"
     dtype: Dtype = "auto"

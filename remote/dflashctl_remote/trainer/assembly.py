@@ -63,12 +63,10 @@ def draft(parts: Parts) -> Draft:
 
 
 def warm_up(parts: Parts, state: TrainerState) -> None:
-    """On a GPU, one batch through everything from this one thread, and its gradients dropped.
+    """One batch through everything from this one thread, and its gradients dropped.
 
     Kernels are compiled and tuned here, alone: two threads that tune at once measure one another.
     """
-    if parts.device.type != "cuda":
-        return
     spec = parts.spec.model_copy(update={"placement": PlacementSpec(states_ahead=0)})
     for number, target in enumerate(parts.targets):
         one = replace(parts, record=parts.record.model_copy(update={"train": spec}), targets=(target,))

@@ -30,6 +30,8 @@ from dflashctl_remote.spec.errors import (
 )
 from dflashctl_remote.spec.manifest import MANIFEST_NAME, verify, write_json, write_manifest
 from dflashctl_remote.spec.train import TrainSpec
+from dflashctl_remote.spec.validation import KeepPolicy
+from dflashctl_remote.trainer.keep import kept_of, to_delete
 
 OPTIMIZER = "state/optimizer.safetensors"
 TRAINER = "state/trainer.json"
@@ -39,6 +41,16 @@ MAY_CHANGE = (
     "dataset",
     "checkpoint.every_steps",
     "checkpoint.keep",
+    "checkpoint.keep_best",
+    "checkpoint.every_hours",
+    "sinks.tensorboard",
+    "sinks.wandb",
+    "sinks.wandb_project",
+    "validation.every_steps",
+    "validation.max_time_share",
+    "validation.num_rows",
+    "validation.num_prompts",
+    "validation.max_new_tokens",
     "device",
     "dtype",
     "attention",
@@ -210,12 +222,10 @@ def refuse_other_settings(saved: TrainerState, now: TrainerState) -> None:
             )
 
 
-def prune(checkpoints: Path, *, keep: int) -> None:
-    """Delete old checkpoints: step 0 and the newest `keep` stay."""
+def prune(checkpoints: Path, policy: KeepPolicy) -> None:
+    """Delete the checkpoints that the policy does not keep."""
     found = complete_steps(checkpoints)
-    for step in sorted(found)[:-keep]:
-        if step == 0:
-            continue
+    for step in to_delete([kept_of(step, folder) for step, folder in found.items()], policy):
         # Hidden by rename first: a folder that is half deleted must not look complete.
         aside = checkpoints / f".{found[step].name}.deleted"
         found[step].rename(aside)

@@ -12,8 +12,11 @@ from pathlib import Path
 import torch
 
 from dflashctl_remote.drafter.step import StepSums
+from dflashctl_remote.kernels.autotune.install import install
+from dflashctl_remote.kernels.autotune.sweeps import SweepWatch
 from dflashctl_remote.spec.errors import TrainingFailed
 from dflashctl_remote.spec.events import EventLog, Notice, Step
+from dflashctl_remote.spec.sinks import SinksSpec
 from dflashctl_remote.spec.train import RunRecord
 from dflashctl_remote.trainer.assembly import draft, open_source, warm_up
 from dflashctl_remote.trainer.checkpoint import (
@@ -27,10 +30,12 @@ from dflashctl_remote.trainer.replicas import Replicas
 from dflashctl_remote.trainer.saving import Saving
 from dflashctl_remote.trainer.schedule import lr_at
 from dflashctl_remote.trainer.setup import Parts, prepare, settle_torch
+from dflashctl_remote.trainer.sinks import Emitter, open_sinks
 from dflashctl_remote.trainer.source import Pause, Source
 from dflashctl_remote.trainer.stages import limiting
 from dflashctl_remote.trainer.stop import StopRequest
 from dflashctl_remote.trainer.tally import Tally, peak_memory_bytes
+from dflashctl_remote.trainer.validating import Validating
 
 
 @dataclass(frozen=True)
@@ -80,14 +85,18 @@ def train(
             return Outcome(state, newest.folder)
     settle_torch(record.train)
     parts, state = prepare(record, checkpoints, newest, events, ranks)
-    warm_up(parts, state)
+    if parts.device.type == "cuda":
+        events.emit(Notice(message=f"for threads: {install()}"))
+        warm_up(parts, state)
+    sinks = record.train.sinks if ranks.is_first else SinksSpec()
     with (
+        open_sinks(sinks, run_dir, record.run_id, record.model_dump(mode="json"), events) as told,
         StopRequest(run_dir) as stop,
-        Saving(parts, events) as saving,
+        Saving(parts, told) as saving,
         Replicas(parts.drafters, draft(parts), num_threads=record.train.num_threads) as replicas,
         open_source(parts, state.batch, pause=pause) as source,
     ):
-        return _run_steps(Running(parts, source, replicas, stop, saving), state, events)
+        return _run_steps(Running(parts, source, replicas, stop, saving), state, told)
 
 
 @dataclass(frozen=True)
@@ -105,8 +114,9 @@ class Running:
         return self.parts.ranks.any(self.stop.is_asked(), self.parts.device)
 
 
-def _run_steps(running: Running, state: TrainerState, events: EventLog) -> Outcome:
+def _run_steps(running: Running, state: TrainerState, events: Emitter) -> Outcome:
     spec, saving = running.parts.spec, running.saving
+    validating, sweeps = Validating(running.parts), SweepWatch()
     saving.begin_with(state)
     began_s = time.perf_counter()
     while state.step < spec.num_steps and not running.is_asked_to_stop():
@@ -127,11 +137,16 @@ def _run_steps(running: Running, state: TrainerState, events: EventLog) -> Outco
         if after is None:
             break
         state, event = after
-        began_s = time.perf_counter()
         events.emit(event)
         saving.tell()
+        for sweep in sweeps.take():
+            events.emit(Notice(message=f"a kernel was tuned after the warm-up: {sweep}"))
+        validated = validating.after(state.step)
+        if validated is not None:
+            events.emit(validated)
         if state.step % spec.checkpoint.every_steps == 0 or state.step == spec.num_steps:
-            saving.save(state)
+            saving.save(state, validated)
+        began_s = time.perf_counter()
     if state.step == spec.num_steps:
         return Outcome(state, saving.finish(state))
     checkpoint = saving.finish(state)

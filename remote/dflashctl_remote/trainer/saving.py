@@ -5,13 +5,15 @@ import math
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from dflashctl_remote.drafter.checkpoint import Weights, weights_of
 from dflashctl_remote.spec.errors import BundleError, TrainingFailed
-from dflashctl_remote.spec.events import CheckpointSaved, EventLog
+from dflashctl_remote.spec.events import CheckpointSaved, Validated
+from dflashctl_remote.spec.validation import about_tau
 from dflashctl_remote.trainer.checkpoint import TrainerState, last_good, prune, save_checkpoint
 from dflashctl_remote.trainer.setup import Parts
+from dflashctl_remote.trainer.sinks import Emitter
 from dflashctl_remote.trainer.writer import HostCopies, Snapshot, Writer
 
 ABORT_S = 5.0
@@ -21,7 +23,7 @@ ABORT_S = 5.0
 class Saving:
     """In the first process of a run; the others save nothing, and wait for nothing."""
 
-    def __init__(self, parts: Parts, events: EventLog) -> None:
+    def __init__(self, parts: Parts, events: Emitter) -> None:
         self._parts = parts
         self._events = events
         self._copies = HostCopies()
@@ -48,8 +50,9 @@ class Saving:
             self.tell(wait=True)
         self._saved_step = state.step
 
-    def save(self, state: TrainerState) -> None:
-        """Copy the state and have it written and older ones pruned; waits for the one before it.
+    def save(self, state: TrainerState, validated: Validated | None = None) -> None:
+        """Copy the state and have it written, with what was measured of it, and older ones pruned; waits for the one
+        before it.
 
         Raises TrainingFailed if a weight is not finite: such a checkpoint must never become the last good one.
         """
@@ -68,7 +71,7 @@ class Saving:
         weights = weights_of(drafter)
         snapshot = self._copies.take(weights.tensors, self._parts.optimizer.state_dict())
         began_s = time.perf_counter()
-        self._writer.begin(snapshot, lambda taken: self._write(taken, weights, state, began_s))
+        self._writer.begin(snapshot, lambda taken: self._write(taken, weights, state, validated, began_s))
 
     def tell(self, *, wait: bool = False) -> None:
         """Say what has been written since. Raises what the writer met."""
@@ -104,7 +107,9 @@ class Saving:
             hint="look at these rows with `dflashctl data inspect`, or lower optim.learning_rate in a new run",
         )
 
-    def _write(self, taken: Snapshot, weights: Weights, state: TrainerState, began_s: float) -> CheckpointSaved:
+    def _write(
+        self, taken: Snapshot, weights: Weights, state: TrainerState, validated: Validated | None, began_s: float
+    ) -> CheckpointSaved:
         """In the writer's thread."""
         record = self._parts.record
         spec = record.train
@@ -125,10 +130,17 @@ class Saving:
                 "dataset": spec.dataset,
                 "block_size": weights.config.block_size,
                 "warm_start_sha256": state.warm_start_sha256,
+                **_measured(validated),
             },
         )
         size_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        prune(self._parts.checkpoints, keep=spec.checkpoint.keep)
+        prune(self._parts.checkpoints, spec.checkpoint)
         return CheckpointSaved(
             step=state.step, path=str(path), size_bytes=size_bytes, seconds_s=time.perf_counter() - began_s
         )
+
+
+def _measured(validated: Validated | None) -> dict[str, Any]:
+    if validated is None:
+        return {}
+    return about_tau(validated.tau, validated.tau_low, validated.tau_high, validated.num_prompts)

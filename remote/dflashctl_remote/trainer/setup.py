@@ -33,6 +33,7 @@ from dflashctl_remote.trainer.devices import CopiedEnds, stage_devices
 from dflashctl_remote.trainer.optim import MasterAdamW
 from dflashctl_remote.trainer.order import Order
 from dflashctl_remote.trainer.ranks import Ranks
+from dflashctl_remote.trainer.validation import HeldOut, hold_out
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class Parts:
     optimizer: MasterAdamW
     order: Order
     ranks: Ranks
+    held_out: HeldOut | None = None
+    """What validations measure on; None: nothing is validated."""
 
     @property
     def spec(self) -> TrainSpec:
@@ -88,14 +91,27 @@ def prepare(
     dataset = _open_dataset(spec)
     loaded = {where: load_target(spec.target, device=where, dtype=dtype) for where in dict.fromkeys(on.targets)}
     target = loaded[on.targets[0]]
+    config = resolve_drafter(spec.drafter, target.shape)
+    num_anchors = _num_anchors(spec, config.block_size)
+    held_out = hold_out(
+        spec.validation,
+        dataset,
+        Path(spec.target),
+        tokens_per_batch=spec.batch.tokens_per_batch,
+        max_length_tokens=spec.batch.max_length_tokens,
+        num_anchors=num_anchors,
+        max_positions=target.shape.max_position_embeddings,
+    )
+    for message in held_out.notices:
+        events.emit(Notice(message=message))
     plan = BatchPlan(
         dataset,
         tokens_per_batch=spec.batch.tokens_per_batch,
         max_length_tokens=spec.batch.max_length_tokens,
         seed=spec.seed,
+        excluded=held_out.excluded,
     )
     _notice_left_out(plan, len(dataset), events)
-    config = resolve_drafter(spec.drafter, target.shape)
     state = _state_before_training(spec, dtype)
     folder = newest.folder
     if folder is not None and read_state(folder).step > 0:
@@ -114,7 +130,8 @@ def prepare(
         targets=tuple(loaded[where] for where in on.targets),
         ends=tuple(loaded[where] if where in loaded else CopiedEnds(target, where) for where in on.drafters),
         plan=plan,
-        num_anchors=_num_anchors(spec, config.block_size),
+        num_anchors=num_anchors,
+        held_out=held_out,
         drafters=(drafter, *(_copy_of(drafter, where) for where in on.drafters[1:])),
         optimizer=optimizer,
         order=order,

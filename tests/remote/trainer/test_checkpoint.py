@@ -112,7 +112,7 @@ def test_saving_again_replaces_a_corrupt_folder(tmp_path, save):
 def test_prune_keeps_step_0_and_the_newest(tmp_path, save):
     for step in (0, 3, 6, 9):
         save(tmp_path, step)
-    prune(tmp_path, keep=2)
+    prune(tmp_path, CheckpointSpec(keep=2))
     assert list(complete_steps(tmp_path)) == [0, 6, 9]
 
 
@@ -175,7 +175,7 @@ def test_really_full_disk_keeps_older_checkpoints(small_disk, save):
     with pytest.raises(TrainingFailed, match="step-00000003"):
         for step in range(6, 30, 3):
             save(small_disk, step)
-            prune(small_disk, keep=9)
+            prune(small_disk, CheckpointSpec(keep=9))
     for folder in complete_steps(small_disk).values():
         verify(folder, "checkpoint")
     assert not list(small_disk.glob(".step-*"))
