@@ -61,31 +61,31 @@ def stress_sums(num_keys: int = 6) -> Stress:
     return stress([partial(sum_of, values_N) for values_N in values], tolerance=0.0)
 
 
-def stress_gated_delta(num_keys: int = 4) -> Stress:
-    """fla's chunked gated delta rule on packed documents: some ten autotuned kernels, and its tensor caches."""
+def stress_gated_delta(heads: int = 4) -> Stress:
+    """fla's chunked gated delta rule on packed documents: some eight autotuned kernels, and its tensor caches.
+
+    One set of cold keys, for which a GPU compiles and times for a minute or two, then the same warm.
+    """
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 
-    def call(heads: int) -> Callable[[], Tensor]:
-        generator = torch.Generator(device="cuda").manual_seed(heads)
+    generator = torch.Generator(device="cuda").manual_seed(heads)
 
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(*shape, device="cuda", generator=generator).bfloat16()
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, device="cuda", generator=generator).bfloat16()
 
-        def run() -> Tensor:
-            # New offsets for each call, as for each batch: fla's caches go by the object.
-            offsets = torch.tensor([0, 100, 356, 512], device="cuda")
-            output: Tensor = chunk_gated_delta_rule(
-                query, key, value, g=gate, beta=beta, use_qk_l2norm_in_kernel=True, cu_seqlens=offsets
-            )[0]
-            return output
+    query, key, value = (normal(1, 512, heads, 64) for _ in range(3))
+    gate = -normal(1, 512, heads).float().abs()
+    beta = normal(1, 512, heads).sigmoid()
 
-        query, key, value = (normal(1, 512, heads, 64) for _ in range(3))
-        gate = -normal(1, 512, heads).float().abs()
-        beta = normal(1, 512, heads).sigmoid()
-        return run
+    def call() -> Tensor:
+        # New offsets for each call, as for each batch: fla's caches go by the object.
+        offsets = torch.tensor([0, 100, 356, 512], device="cuda")
+        output: Tensor = chunk_gated_delta_rule(
+            query, key, value, g=gate, beta=beta, use_qk_l2norm_in_kernel=True, cu_seqlens=offsets
+        )[0]
+        return output
 
-    # The number of heads is in the keys of fla's kernels.
-    return stress([call(heads) for heads in range(2, 2 + num_keys)], tolerance=0.03)
+    return stress([call, call, call], tolerance=0.03)
 
 
 @torch.no_grad()
