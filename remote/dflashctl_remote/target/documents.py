@@ -4,6 +4,7 @@ Axes: T rows of tokens, H query heads, J key-value heads, C head size, N documen
 """
 
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -67,26 +68,24 @@ def document_attention(q_THC: Tensor, k_TJC: Tensor, v_TJC: Tensor, documents: D
 def _varlen_attention(q_THC: Tensor, k_TJC: Tensor, v_TJC: Tensor, documents: Documents, scale: float) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    longest = max(documents.lengths)
+    longest, bounds = max(documents.lengths), documents.bounds
     out: Any = varlen_attn(
-        q_THC,
-        k_TJC,
-        v_TJC,
-        documents.bounds,
-        documents.bounds,
-        longest,
-        longest,
-        scale=scale,
-        **_causal_arguments(),
+        q_THC, k_TJC, v_TJC, bounds, bounds, longest, longest, **_varlen_arguments(scale, q_THC.shape[-1])
     )
     return out
 
 
 @cache
-def _causal_arguments() -> dict[str, Any]:
-    """torch 2.11 takes a window and fewer key-value heads without being told, 2.13 wants to be told."""
+def _varlen_arguments(scale: float, head_size: int) -> dict[str, Any]:
+    """Causal attention with fewer key-value heads, in the words of this torch: 2.10, 2.11 and 2.13 differ."""
     from torch.nn.attention.varlen import varlen_attn
 
     names = inspect.signature(varlen_attn).parameters
-    causal: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in names else {"is_causal": True}
-    return causal | ({"enable_gqa": True} if "enable_gqa" in names else {})
+    arguments: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in names else {"is_causal": True}
+    if "enable_gqa" in names:
+        arguments["enable_gqa"] = True
+    if "scale" in names:
+        arguments["scale"] = scale
+    else:
+        assert math.isclose(scale, head_size**-0.5), "varlen_attn of this torch has a fixed scale"
+    return arguments

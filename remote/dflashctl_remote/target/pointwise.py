@@ -10,16 +10,18 @@ heads, K their size, G value heads, V their size, W width of the short convoluti
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, wraps
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import Tensor
 from torch.nn import functional as F
 
 _L2_EPS = 1e-6
 """Of transformers and fla alike."""
-_RECOMPILE_LIMIT = 64
+_MOST_VARIANTS = 64
+"""Of a compiled function; torch's 8 may not do for a process that holds many GPUs. Past it, a call raises."""
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, is_zero_centred: bool) -> Tensor:
@@ -110,12 +112,11 @@ class Pieces:
 
 @cache
 def pieces(*, is_compiled: bool) -> Pieces:
-    """Compiled: with T as it is first seen, and with any T from the second on; documents change no shape."""
-    prepared: Any = partial(torch.compile, fullgraph=True) if is_compiled else _as_it_is
-    if is_compiled:
-        # A variant for every GPU of a process counts; past the limit (8) a function raises instead.
-        config = torch._dynamo.config
-        config.recompile_limit = max(config.recompile_limit, _RECOMPILE_LIMIT)
+    """Compiled for the T that comes first, then once more for any T: training has one, evaluation has many.
+
+    Which documents share the T rows changes no shape.
+    """
+    prepared = _compiled if is_compiled else _as_it_is
     return Pieces(
         rms_norm=prepared(rms_norm),
         gated_norm=prepared(gated_norm),
@@ -127,7 +128,20 @@ def pieces(*, is_compiled: bool) -> Pieces:
     )
 
 
-def _as_it_is(function: Any) -> Any:
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    kernel = torch.compile(function, fullgraph=True)
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        # Here, for torch keeps its settings by thread from 2.13 on.
+        config: Any = torch._dynamo.config
+        config.recompile_limit = max(config.recompile_limit, _MOST_VARIANTS)
+        return kernel(*arguments)
+
+    return call
+
+
+def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
