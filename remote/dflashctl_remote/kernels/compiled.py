@@ -6,7 +6,6 @@ from functools import cache, wraps
 from typing import Any
 
 import torch
-import torch._dynamo
 
 MOST_SHAPES = 64
 """Eight, torch's default, is soon used up: two sorts of layers, training and validation, several devices."""
@@ -26,6 +25,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any, **named: Any) -> Any:
         # torch keeps its settings by thread from 2.13 on: each thread that compiles must raise the limit for itself.
         if not getattr(_thread, "is_prepared", False):
+            import torch._dynamo.config
+
             config: Any = torch._dynamo.config
             config.recompile_limit = max(config.recompile_limit, MOST_SHAPES)
             _thread.is_prepared = True

@@ -1,5 +1,6 @@
 """The training step's pieces give the plain ones' values and gradients, and leave matrices' gradients in `.grad`."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -7,8 +8,10 @@ import torch
 from torch import Tensor
 
 from dflashctl_remote.drafter.ops import PLAIN, StepOps
+from dflashctl_remote.kernels.compiled import compiled
 
 STEP = StepOps(is_compiled=False)
+PIECES = ["project", "mlp", "norm", "add_norm", "normed_rotated"]
 
 
 def drawn(*shapes: tuple[int, ...]) -> list[Tensor]:
@@ -16,7 +19,7 @@ def drawn(*shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
 
 
-def gradients(outputs: Any, tensors: list[Tensor], times: int = 1) -> list[Tensor]:
+def gradients(outputs: Any, tensors: list[Tensor]) -> list[Tensor]:
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     generator = torch.Generator().manual_seed(1)
     back = [torch.randn(out.shape, generator=generator, dtype=out.dtype) for out in outputs]
@@ -24,8 +27,29 @@ def gradients(outputs: Any, tensors: list[Tensor], times: int = 1) -> list[Tenso
     return [tensor.grad for tensor in tensors if tensor.grad is not None]
 
 
-@pytest.mark.parametrize("name", ["project", "mlp", "norm", "add_norm", "normed_rotated"])
+@pytest.fixture
+def traced_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is compiled is traced with its backward pass as on a GPU, and then run by torch: no code is generated."""
+    real = torch.compile
+    torch._dynamo.reset()
+    compiled.cache_clear()
+    monkeypatch.setattr(torch, "compile", lambda function, **options: real(function, backend="aot_eager", **options))
+    yield
+    compiled.cache_clear()
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", PIECES)
 def test_values_and_gradients_are_the_plain_ones(name: str) -> None:
+    assert_plain(name, STEP)
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_compiled_pieces_give_them_too(name: str, traced_only: None) -> None:
+    assert_plain(name, StepOps(is_compiled=True))
+
+
+def assert_plain(name: str, ops: StepOps) -> None:
     angles = torch.linspace(0, 3, 7 * 4, dtype=torch.float64).view(7, 4)
     rope = (angles.cos(), angles.sin())
     shapes: dict[str, tuple[list[tuple[int, ...]], list[Any]]] = {
@@ -37,7 +61,7 @@ def test_values_and_gradients_are_the_plain_ones(name: str) -> None:
     }
     wanted_in, got_in = drawn(*shapes[name][0]), drawn(*shapes[name][0])
     wanted = getattr(PLAIN, name)(*wanted_in, *shapes[name][1])
-    got = getattr(STEP, name)(*got_in, *shapes[name][1])
+    got = getattr(ops, name)(*got_in, *shapes[name][1])
     torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
     for one, other in zip(gradients(got, got_in), gradients(wanted, wanted_in), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)

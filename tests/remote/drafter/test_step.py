@@ -245,7 +245,7 @@ def on_gpu(world: World, batch: Batch, dtype: torch.dtype) -> tuple[World, Batch
 
 
 @_needs_gpu
-@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-3), (torch.bfloat16, 5e-2)], ids=str)
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-3), (torch.bfloat16, 1e-1)], ids=str)
 def test_on_a_gpu_compiled_flex_gives_the_gradients_of_the_cpu(
     world: World, batch: Batch, dtype: torch.dtype, most: float, fresh_dynamo: None
 ) -> None:
