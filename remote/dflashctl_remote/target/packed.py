@@ -59,8 +59,7 @@ def packed_forward(walk: Walk, row: Row, tap_layers: Sequence[int], device: torc
     documents = Documents.of(row.lengths, num_rows, device)
     ids_T = torch.as_tensor(row.input_ids_T[:num_rows], dtype=torch.int64).to(device)
     hidden_TE = decoder.embed_tokens(ids_T)
-    cos_1TR, sin_1TR = decoder.rotary_emb(hidden_TE[None], documents.positions_T[None])
-    shared = _Shared(walk, documents, cos_1TR[0], sin_1TR[0])
+    shared = _Shared(walk, documents, *_rotary_tables(decoder.rotary_emb, hidden_TE, documents.positions_T))
 
     width = hidden_TE.shape[1]
     taps_TF = hidden_TE.new_zeros((num_all, len(tap_layers) * width))
@@ -82,6 +81,16 @@ class _Shared:
     documents: Documents
     cos_TR: Tensor
     sin_TR: Tensor
+
+
+def _rotary_tables(rotary: Any, hidden_TE: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin of [T, R], as the model makes them."""
+    positions = positions_T[None]
+    if hasattr(rotary, "mrope_section"):
+        # Text has one place in time, height and width; not every transformers spreads it by itself.
+        positions = positions.expand(3, 1, -1)
+    cos_1TR, sin_1TR = rotary(hidden_TE[None], positions)
+    return cos_1TR[0], sin_1TR[0]
 
 
 def _run_layer(hidden_TE: Tensor, layer: Any, shared: _Shared) -> None:
