@@ -1,7 +1,7 @@
 """A packed row in one pass: every document as transformers gives it alone, for all families that are walked."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from transformers import (
 
 from dflashctl_remote.target.families import why_not_walkable
 from dflashctl_remote.target.packed import Walk, packed_forward
+from dflashctl_remote.target.pointwise import Pieces, pieces
 from dflashctl_remote.target.taps import TargetStates, batch_states
 
 CPU = torch.device("cpu")
@@ -234,3 +235,19 @@ def test_a_layer_built_otherwise_is_refused() -> None:
     del decoder.layers[2].linear_attn.in_proj_z
     reason = why_not_walkable(decoder)
     assert reason == "layer 2 has no in_proj_z, so it is built otherwise than those that are known"
+
+
+@pytest.mark.parametrize("family", ["qwen3.5", "qwen3-next", "llama"])
+def test_pieces_trace_whole_and_from_the_second_number_of_rows_on_for_any(family: str) -> None:
+    """On a GPU they are compiled; here only traced, which is where that would fail."""
+    decoder, parts = made(family), documents()
+    plain = pieces(is_compiled=False)
+    functions = {field.name: getattr(plain, field.name) for field in fields(plain) if field.name != "is_compiled"}
+    traced = {name: torch.compile(piece, fullgraph=True, backend="eager") for name, piece in functions.items()}
+    walk = replace(Walk.of(decoder, is_compiled=False), pieces=Pieces(**traced, is_compiled=True))
+    torch._dynamo.reset()
+    for row in (packed(parts), packed(parts[:2])):
+        assert torch.equal(packed_forward(walk, row, TAPS, CPU).final_TE, run(decoder, row).final_TE)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for row in (packed(parts[::-1]), packed(parts[1:])):
+            packed_forward(walk, row, TAPS, CPU)
