@@ -17,7 +17,7 @@ def near(best):
 
 @triton.jit
 def scan_row(row_ptr, num_vocab, BLOCK: tl.constexpr, WITH_TOTAL: tl.constexpr, STAGES: tl.constexpr):
-    """The largest logit, its lowest id, at least how many logits are near it, and sum(exp(logit - largest))."""
+    """The largest logit, its id if none is near it, at least how many are (itself too), sum(exp(logit - largest))."""
     best = tl.full((), float("-inf"), tl.float32)
     best_id = tl.full((), 0, tl.int32)
     num_near = tl.full((), 0, tl.int32)
@@ -36,7 +36,8 @@ def scan_row(row_ptr, num_vocab, BLOCK: tl.constexpr, WITH_TOTAL: tl.constexpr, 
         if tile_best >= threshold:
             first = tl.min(tl.where(is_inside & (x == tile_best), offsets, num_vocab), 0)
             num_here = tl.sum((is_inside & (x >= threshold)).to(tl.int32), 0)
-            best_id = tl.where(tile_best > best, first, best_id)
+            # Not the largest's if an earlier tile has that: then there are two near it, and the id is settled anew.
+            best_id = first
             num_near = tl.where(best < threshold, 0, num_near) + num_here
         best = new_best
     return best, best_id, num_near, tl.sum(total, 0)

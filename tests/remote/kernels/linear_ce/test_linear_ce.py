@@ -86,15 +86,33 @@ def test_logits_stay_as_they_are_if_no_gradient_is_wanted(device):
     assert torch.equal(logits_RV, before)
 
 
-@pytest.mark.parametrize("num_tied", [2, 9, 63])
-def test_top1_of_logits_that_bf16_cannot_tell_apart_is_that_of_fp32(num_tied, device):
-    problem, winners_R = tied_problem(3, 64, 997, num_tied, dtype=BF16, device=device)
+@pytest.mark.parametrize(("num_tied", "seed"), [*((2, seed) for seed in range(8)), (9, 0), (63, 0)])
+def test_top1_of_logits_that_bf16_cannot_tell_apart_is_that_of_fp32(num_tied, seed, device):
+    problem, winners_R = tied_problem(2, 64, 997, num_tied, dtype=BF16, device=device, seed=seed)
     rounded = (problem.states_RD @ problem.head_VE.T)[0]
     assert int((rounded == rounded.max()).sum()) == num_tied, "the ties are what this is about"
     out = linear_cross_entropy(
         problem.states_RD, problem.head_VE, problem.labels_R, backend="triton", tuning=RowTuning(block=256)
     )
     assert torch.equal(out.top1_R, winners_R)
+
+
+@pytest.mark.parametrize("winner", [3, 600], ids=["before the largest", "after it"])
+def test_logit_that_was_rounded_one_step_too_low_can_win(winner, device):
+    from dflashctl_remote.kernels.linear_ce.kernel import row_pass
+
+    problem, _ = tied_problem(1, 64, 997, 2, dtype=BF16, device=device)
+    head = problem.head_VE.clone()
+    head[:, 0] *= 0.5
+    head[[winner, 400], 0], head[[winner, 400], 1:] = 4.0, 0
+    head[winner, 1] = 1.0
+    logits_RV = problem.states_RD @ head.T
+    logits_RV[0, 400] = 16.125
+    top1_R = torch.tensor([-1], device=device)
+    cross_entropy_R = torch.empty(1, device=device)
+    inputs = logits_RV, problem.states_RD, head, problem.labels_R, None
+    row_pass(*inputs, cross_entropy_R, top1_R, wants_grad=False, tuning=RowTuning(block=256))
+    assert int(top1_R[0]) == winner
 
 
 def test_top1_of_equal_rows_of_the_head_is_the_lowest_id(device):
