@@ -1,8 +1,8 @@
 """Validation in a run: the same held-out rows, anchors and prompts each time; loss and accuracies teacher-forced, tau
 free-running, and the parity gate between the two.
 
-Changes nothing of the run: no gradient, no generator, no module's mode. The caller sees to it that nobody else runs the
-target or changes the drafter meanwhile. Axes: T tokens, R scored slots, K slots of a block.
+Changes nothing of the run: no gradient, no generator, no module's mode. Other threads may run the target meanwhile, and
+nobody may change the drafter. Axes: T tokens, R scored slots, K slots of a block.
 """
 
 import time
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from dflashctl_remote.data.chat import ChatTokenizer, tokenizer_sha256
-from dflashctl_remote.data.held_out import choose, first_prompt, split, with_prompts_of
 from dflashctl_remote.data.loader import BatchPlan
 from dflashctl_remote.data.pack import PackedRow
 from dflashctl_remote.data.shards import Dataset
+from dflashctl_remote.data.split import choose, first_prompt, split, with_prompts_of
 from dflashctl_remote.drafter.anchors import Anchors, sample_anchors, slot_supervision
 from dflashctl_remote.drafter.model import Drafter, FrozenEnds
 from dflashctl_remote.drafter.objective import AttentionName
@@ -125,7 +125,9 @@ def hold_out(
     prompts = dict.fromkeys(first_prompt(source, int(index)) for index in documents)
     fitting = [prompt for prompt in prompts if prompt and len(prompt) + spec.max_new_tokens <= max_positions]
     template = _template(target, source)
-    if template is not None and not template.is_alike:
+    if template is None:
+        notices.append(f"{target} has no chat template that takes one message: the parity gate leaves templates out")
+    elif not template.is_alike:
         notices.append(template.says)
     return HeldOut(spec, rows, anchors, tuple(fitting[: spec.num_prompts]), excluded, template, tuple(notices))
 

@@ -11,7 +11,7 @@ from dflashctl_remote.data.loader import BatchPlan
 from dflashctl_remote.data.shards import Dataset
 from dflashctl_remote.drafter.anchors import sample_anchors
 from dflashctl_remote.drafter.model import Drafter
-from dflashctl_remote.drafter.objective import drafter_loss
+from dflashctl_remote.drafter.objective import AttentionName, drafter_loss
 from dflashctl_remote.drafter.session import DraftSession
 from dflashctl_remote.evaluate.decode import speculative_greedy
 from dflashctl_remote.spec.drafter import DrafterConfig
@@ -26,18 +26,15 @@ T, MAX_LENGTH, NUM_ANCHORS = 128, 64, 16
 
 
 @dataclass(frozen=True)
-class Run:
+class Lent:
     drafter: Drafter
     target: Target
-    attention: str = "eager"
-
-    @property
-    def ends(self) -> Target:
-        return self.target
+    ends: Target
+    attention: AttentionName
 
 
 @pytest.fixture
-def run(hybrid_target: Target) -> Run:
+def run(hybrid_target: Target) -> Lent:
     config = DrafterConfig(
         hidden_size=64,
         num_layers=1,
@@ -60,7 +57,7 @@ def run(hybrid_target: Target) -> Run:
     )
     drafter = Drafter(config)
     drafter.init_weights(seed=1)
-    return Run(drafter, hybrid_target)
+    return Lent(drafter, hybrid_target, hybrid_target, "eager")
 
 
 @pytest.fixture
@@ -92,7 +89,7 @@ def without_times(event: Validated) -> Validated:
     return event.model_copy(update={"at_s": 0.0, "seconds_s": 0.0})
 
 
-def test_a_validation_tells_all_that_it_measured(run: Run, held_out: HeldOut) -> None:
+def test_a_validation_tells_all_that_it_measured(run: Lent, held_out: HeldOut) -> None:
     event = validate(run, held_out, step=5)
     assert (event.step, event.num_rows, event.num_prompts) == (5, 2, 6)
     assert len(event.accuracy_by_slot) == 3
@@ -104,11 +101,11 @@ def test_a_validation_tells_all_that_it_measured(run: Run, held_out: HeldOut) ->
     assert parse_event(event.model_dump_json()) == event
 
 
-def test_the_same_weights_give_the_same_validation(run: Run, held_out: HeldOut) -> None:
+def test_the_same_weights_give_the_same_validation(run: Lent, held_out: HeldOut) -> None:
     assert without_times(validate(run, held_out, step=5)) == without_times(validate(run, held_out, step=5))
 
 
-def test_tau_is_that_of_free_running_decoding(run: Run, held_out: HeldOut) -> None:
+def test_tau_is_that_of_free_running_decoding(run: Lent, held_out: HeldOut) -> None:
     event = validate(run, held_out, step=0)
     steps: list[int] = []
     for prompt in held_out.prompts:
@@ -126,7 +123,7 @@ def test_tau_is_that_of_free_running_decoding(run: Run, held_out: HeldOut) -> No
     assert event.num_verify_steps == len(steps)
 
 
-def test_loss_and_accuracies_are_the_trainers_own_on_these_rows(run: Run, held_out: HeldOut) -> None:
+def test_loss_and_accuracies_are_the_trainers_own_on_these_rows(run: Lent, held_out: HeldOut) -> None:
     event = validate(run, held_out, step=0)
     losses = [
         drafter_loss(
@@ -141,7 +138,7 @@ def test_loss_and_accuracies_are_the_trainers_own_on_these_rows(run: Run, held_o
     assert event.accuracy_by_slot == pytest.approx((correct / scored).tolist())
 
 
-def trained(run: Run, plan: BatchPlan, at_step: Callable[[int], None]) -> dict[str, torch.Tensor]:
+def trained(run: Lent, plan: BatchPlan, at_step: Callable[[int], None]) -> dict[str, torch.Tensor]:
     """Weights after 4 steps of 2 batches each."""
     optimizer = MasterAdamW(run.drafter, OptimSpec())
     for step in range(4):
@@ -160,7 +157,7 @@ def trained(run: Run, plan: BatchPlan, at_step: Callable[[int], None]) -> dict[s
     return {name: value.clone() for name, value in run.drafter.state_dict().items()}
 
 
-def test_a_run_with_validations_ends_with_the_same_bits(run: Run, dataset: Dataset, held_out: HeldOut) -> None:
+def test_a_run_with_validations_ends_with_the_same_bits(run: Lent, dataset: Dataset, held_out: HeldOut) -> None:
     plan = BatchPlan(dataset, tokens_per_batch=T, max_length_tokens=MAX_LENGTH, seed=5, excluded=held_out.excluded)
     without = trained(run, plan, lambda step: None)
     run.drafter.init_weights(seed=1)
@@ -171,7 +168,7 @@ def test_a_run_with_validations_ends_with_the_same_bits(run: Run, dataset: Datas
         assert torch.equal(value, after[name]), name
 
 
-def test_no_generator_mode_or_gradient_is_touched(run: Run, held_out: HeldOut) -> None:
+def test_no_generator_mode_or_gradient_is_touched(run: Lent, held_out: HeldOut) -> None:
     run.drafter.train()
     run.drafter.fc.weight.grad = torch.ones_like(run.drafter.fc.weight)
     before = (torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate())
@@ -243,3 +240,8 @@ def test_when_a_validation_is_due(every: int | None, step: int, spent_s: float, 
         elapsed_s=1000.0,
     )
     assert due is is_it
+
+
+def test_a_target_without_chat_template_is_said(held_out: HeldOut) -> None:
+    assert held_out.template is None
+    assert any("leaves templates out" in notice for notice in held_out.notices)

@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dflashctl_remote.data.held_out import choose, first_prompt, split, with_prompts_of
 from dflashctl_remote.data.shards import Dataset, Document, ShardWriter
+from dflashctl_remote.data.split import choose, first_prompt, split, with_prompts_of
 from dflashctl_remote.spec.data import DatasetInfo
 from dflashctl_remote.spec.manifest import write_manifest
 
