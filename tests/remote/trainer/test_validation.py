@@ -1,5 +1,6 @@
 import random
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +16,12 @@ from dflashctl_remote.drafter.objective import AttentionName, drafter_loss
 from dflashctl_remote.drafter.session import DraftSession
 from dflashctl_remote.evaluate.decode import speculative_greedy
 from dflashctl_remote.spec.drafter import DrafterConfig
-from dflashctl_remote.spec.events import Validated, parse_event
-from dflashctl_remote.spec.train import ObjectiveSpec, OptimSpec
+from dflashctl_remote.spec.events import Event, EventLog, Validated, parse_event
+from dflashctl_remote.spec.manifest import read_manifest
+from dflashctl_remote.spec.train import ObjectiveSpec, OptimSpec, RunRecord
 from dflashctl_remote.spec.validation import ValidationSpec
 from dflashctl_remote.target.load import Target
+from dflashctl_remote.trainer.loop import train
 from dflashctl_remote.trainer.optim import MasterAdamW
 from dflashctl_remote.trainer.validation import HeldOut, hold_out, is_due, validate
 
@@ -245,3 +248,65 @@ def test_when_a_validation_is_due(every: int | None, step: int, spent_s: float, 
 def test_a_target_without_chat_template_is_said(held_out: HeldOut) -> None:
     assert held_out.template is None
     assert any("leaves templates out" in notice for notice in held_out.notices)
+
+
+def trained_run(record: RunRecord, folder: Path, at_event: Callable[[Event], None] = lambda event: None) -> list[Event]:
+    """Of the whole trainer; the events of this start."""
+    folder.mkdir(exist_ok=True)
+    seen: list[Event] = []
+
+    class Listening(EventLog):
+        def emit(self, event: Event) -> None:
+            super().emit(event)
+            seen.append(event)
+            at_event(event)
+
+    with closing(Listening(folder / "events.jsonl")) as events:
+        train(record, folder, events)
+    return seen
+
+
+def state_of(folder: Path) -> dict[str, bytes]:
+    last = folder / "checkpoints/step-00000007"
+    return {name: (last / name).read_bytes() for name in ("model.safetensors", "state/optimizer.safetensors")}
+
+
+def often(every_steps: int) -> ValidationSpec:
+    return ValidationSpec(every_steps=every_steps, held_out_share=0.3, num_rows=1, num_prompts=2, max_new_tokens=6)
+
+
+def test_a_whole_run_that_validates_after_every_step_ends_with_the_bits_of_one_that_does_not(
+    make_record: Callable[..., RunRecord], tmp_path: Path
+) -> None:
+    seldom = trained_run(make_record(validation=often(100)), tmp_path / "seldom")
+    each = trained_run(make_record(validation=often(1)), tmp_path / "each")
+    assert [e.step for e in seldom if isinstance(e, Validated)] == [7]
+    assert [e.step for e in each if isinstance(e, Validated)] == [1, 2, 3, 4, 5, 6, 7]
+    assert state_of(tmp_path / "each") == state_of(tmp_path / "seldom")
+    taus = {e.step: e.tau for e in each if isinstance(e, Validated)}
+    for step in (3, 6, 7):
+        about = read_manifest(tmp_path / f"each/checkpoints/step-{step:08d}", "checkpoint").about
+        assert about["tau"] == taus[step]
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL inside one process."""
+
+
+def test_a_run_killed_as_it_validates_and_resumed_ends_with_the_same_bits(
+    make_record: Callable[..., RunRecord], tmp_path: Path
+) -> None:
+    def kill(event: Event) -> None:
+        if isinstance(event, Validated) and event.step == 5:
+            raise Killed
+
+    whole = trained_run(make_record(validation=often(5)), tmp_path / "whole")
+    with pytest.raises(Killed):
+        trained_run(make_record(validation=often(5)), tmp_path / "killed", kill)
+    after = trained_run(make_record(validation=often(5)), tmp_path / "killed")
+    assert state_of(tmp_path / "killed") == state_of(tmp_path / "whole")
+
+    def measured(events: list[Event]) -> list[Validated]:
+        return [without_times(e) for e in events if isinstance(e, Validated)]
+
+    assert measured(after) == measured(whole)
