@@ -88,6 +88,18 @@ def test_missing_required_value_exits_2_and_says_how_to_give_it(tmp_path, capsys
     assert "--set data.tokenize.input=" in capsys.readouterr().err
 
 
+def test_a_public_drafters_folder_is_told_how_it_is_named(tmp_path, capsys):
+    folder = tmp_path / "public"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    words = ["eval", "run", "--target", "/t", "--prompts", "/p", "--checkpoint", str(folder)]
+    assert main(words) == 5
+    assert "--public" in capsys.readouterr().err
+    assert main([*words, "--public", "--dry-run", "--json", "--workdir", str(tmp_path / "work")]) == 0
+    told = "".join(c for c in capsys.readouterr().out if c not in "\\ ")
+    assert '"is_public":true' in told
+
+
 def test_evaluation_of_an_incomplete_checkpoint_exits_5(tmp_path, capsys):
     (tmp_path / "checkpoint").mkdir()
     words = ["eval", "run", "--target", "/t", "--prompts", "/p", "--checkpoint", str(tmp_path / "checkpoint")]
