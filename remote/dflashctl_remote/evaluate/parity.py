@@ -18,7 +18,17 @@ from dflashctl_remote.data.shards import Document
 from dflashctl_remote.drafter.anchors import Anchors
 from dflashctl_remote.drafter.masks import NO_DOCUMENT
 from dflashctl_remote.drafter.model import Drafter, FrozenEnds
-from dflashctl_remote.drafter.objective import AttentionName, States, block_states, row_layout
+from dflashctl_remote.drafter.objective import (
+    AttentionName,
+    States,
+    attend_by,
+    block_ids,
+    block_states,
+    row_layout,
+)
+from dflashctl_remote.drafter.ops import step_ops
+from dflashctl_remote.drafter.scored import to_device
+from dflashctl_remote.drafter.step import DEFAULT_ANCHORS_PER_GROUP, group_size
 from dflashctl_remote.losses.linear_ce import linear_argmax, linear_logits
 from dflashctl_remote.target.load import Target
 from dflashctl_remote.target.taps import TargetStates
@@ -53,7 +63,7 @@ class TrainingPath(Protocol):
 
 @dataclass(frozen=True)
 class AsTrained:
-    """The path of drafter/objective.py."""
+    """All blocks of a row at once: the path of drafter/objective.py, for rows of any length."""
 
     drafter: Drafter
     ends: FrozenEnds
@@ -68,6 +78,30 @@ class AsTrained:
     def blocks(self, row: PackedRow, states: States, anchors: Anchors) -> Tensor:
         layout = row_layout(row, anchors, self.drafter.config.block_size, device=states.taps_TF.device)
         return block_states(self.drafter, self.ends, row, states.taps_TF, layout, attention=self.attention)
+
+
+@dataclass(frozen=True)
+class AsStepped(AsTrained):
+    """The forward pass of drafter/step.py, its kernels and its groups of one shape: for rows of the trainer's shape."""
+
+    anchors_per_group: int = DEFAULT_ANCHORS_PER_GROUP
+
+    def blocks(self, row: PackedRow, states: States, anchors: Anchors) -> Tensor:
+        drafter, size, device = self.drafter, self.drafter.config.block_size, states.taps_TF.device
+        ops, dtype = step_ops(device), drafter.fc.weight.dtype
+        per_group = group_size(len(anchors), self.anchors_per_group, size)
+        whole = _padded(anchors, len(anchors) + -len(anchors) % per_group)
+        layout = row_layout(row, whole, size, device=device)
+        ids_NK = block_ids(drafter.config, to_device(row.input_ids_T[whole.indices_N], device))
+        context_TD = drafter.context_states(states.taps_TF.to(dtype), ops)
+        context = drafter.context_keys_values(context_TD, layout.context_positions_T, ops)
+        out = []
+        for first in range(0, len(whole), per_group):
+            group = layout.blocks(first, first + per_group)
+            block_QD = self.ends.embed(ids_NK[first : first + per_group].flatten()).to(dtype)
+            attend = attend_by(self.attention, drafter.config, group)
+            out.append(drafter(block_QD, group.block_positions_Q(), context, attend, ops))
+        return torch.cat(out)[: len(anchors) * size]
 
 
 @dataclass(frozen=True)
@@ -165,15 +199,19 @@ def _pack_row(texts: Sequence[Text], row_tokens: int | None, num_anchors: int | 
     row = pack(documents, row_tokens or sum(len(text.ids) for text in texts))
     starts = np.cumsum([0, *(len(text.ids) for text in texts)])
     indices = np.concatenate([start + np.array(text.anchors) for start, text in zip(starts, texts, strict=False)])
-    num_padding = (num_anchors or len(indices)) - len(indices)
-    none = np.zeros(num_padding, dtype=np.int64)
-    anchors = Anchors(
-        indices_N=np.concatenate((indices, none)),
-        positions_N=np.concatenate((row.positions_T[indices], none)),
-        documents_N=np.concatenate((row.document_ids_T[indices], none + NO_DOCUMENT)),
-        num_real=len(indices),
+    anchors = Anchors(indices, row.positions_T[indices], row.document_ids_T[indices], len(indices))
+    return _PackedTexts(row, _padded(anchors, num_anchors or len(indices)), tuple(texts))
+
+
+def _padded(anchors: Anchors, num: int) -> Anchors:
+    """With anchors that match nothing, up to `num`."""
+    none = np.zeros(num - len(anchors), dtype=np.int64)
+    return Anchors(
+        indices_N=np.concatenate((anchors.indices_N, none)),
+        positions_N=np.concatenate((anchors.positions_N, none)),
+        documents_N=np.concatenate((anchors.documents_N, none + NO_DOCUMENT)),
+        num_real=anchors.num_real,
     )
-    return _PackedTexts(row, anchors, tuple(texts))
 
 
 def _compare(path: TrainingPath, packed: _PackedTexts, head_VE: Tensor, tie: float) -> list[Compared]:

@@ -27,7 +27,7 @@ from dflashctl_remote.evaluate.causes import Gate, check_parity
 from dflashctl_remote.evaluate.decode import Decoded, speculative_greedy
 from dflashctl_remote.evaluate.interval import tau_interval
 from dflashctl_remote.evaluate.lookup import accepted_per_step, own_text_draft
-from dflashctl_remote.evaluate.parity import AsTrained, text_of
+from dflashctl_remote.evaluate.parity import AsStepped, text_of
 from dflashctl_remote.evaluate.repetition import repeated_share
 from dflashctl_remote.evaluate.report import pooled_tau, steps_without_repeats
 from dflashctl_remote.evaluate.template import TemplateFinding, compare_template
@@ -136,7 +136,7 @@ def hold_out(
 def validate(run: Validatable, held_out: HeldOut, *, step: int) -> Validated:
     """One validation of the drafter as it is."""
     started_s = time.perf_counter()
-    path = AsTrained(run.drafter, run.ends, run.target, run.attention)
+    path = AsStepped(run.drafter, run.ends, run.target, run.attention)
     totals = _Totals(run.drafter.config.block_size)
     for row, anchors in zip(held_out.rows, held_out.anchors, strict=True):
         _score(path, row, anchors, totals)
@@ -222,7 +222,7 @@ class _Totals:
         return tuple((self._correct_K[1:].double() / self._scored_K[1:].clamp(min=1)).tolist())
 
 
-def _score(path: AsTrained, row: PackedRow, anchors: Anchors, totals: _Totals) -> None:
+def _score(path: AsStepped, row: PackedRow, anchors: Anchors, totals: _Totals) -> None:
     """Hard cross-entropy against the target's own arg-max, whatever the run's objective: one yardstick for all."""
     size = path.drafter.config.block_size
     states = path.states(row)

@@ -12,11 +12,11 @@ from dflashctl_remote.data.pack import PackedRow
 from dflashctl_remote.drafter.anchors import Anchors
 from dflashctl_remote.drafter.attention import by_document_attend
 from dflashctl_remote.drafter.model import Drafter
-from dflashctl_remote.drafter.objective import drafter_loss, row_layout
+from dflashctl_remote.drafter.objective import AttentionName, drafter_loss, row_layout
 from dflashctl_remote.drafter.session import DraftSession
 from dflashctl_remote.evaluate.causes import Gate, better_convention, check_parity
 from dflashctl_remote.evaluate.decode import speculative_greedy
-from dflashctl_remote.evaluate.parity import AsTrained, Text, TrainingPath, text_of
+from dflashctl_remote.evaluate.parity import AsStepped, AsTrained, Text, TrainingPath, text_of
 from dflashctl_remote.evaluate.template import TemplateFinding
 from dflashctl_remote.spec.drafter import DrafterConfig
 from dflashctl_remote.spec.parity import Parity
@@ -104,6 +104,19 @@ def test_both_ways_agree_on_every_slot_and_every_label(target: Target, drafter: 
 def test_texts_packed_into_rows_of_the_trainers_shape_agree_too(target: Target, drafter: Drafter) -> None:
     texts = decoded(target, DraftSession(drafter, target))
     found = check_parity(gate_of(target, drafter, row_tokens=100, num_anchors=64), texts)
+    assert found.verdict == "agree"
+    assert found.num_slots == sum(len(text.anchors) for text in texts) * (BLOCK - 1)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("attention", ["eager", "flex"])
+def test_the_training_steps_own_forward_pass_agrees_too(
+    attention_target: Target, drafter: Drafter, attention: AttentionName
+) -> None:
+    """Two groups, the last one filled up with anchors that match nothing."""
+    texts = decoded(attention_target, DraftSession(drafter, attention_target))
+    path = AsStepped(drafter, attention_target, attention_target, attention, anchors_per_group=40)
+    found = check_parity(gate_of(attention_target, drafter, path, row_tokens=100, num_anchors=50), texts)
     assert found.verdict == "agree"
     assert found.num_slots == sum(len(text.anchors) for text in texts) * (BLOCK - 1)
 

@@ -19,7 +19,7 @@ from dflashctl_remote.drafter.objective import AttentionName
 from dflashctl_remote.drafter.session import DraftSession
 from dflashctl_remote.evaluate.causes import Gate, check_parity
 from dflashctl_remote.evaluate.decode import speculative_greedy
-from dflashctl_remote.evaluate.parity import AsTrained, text_of
+from dflashctl_remote.evaluate.parity import AsStepped, text_of
 from dflashctl_remote.spec.data import TokenizeSpec
 from dflashctl_remote.spec.drafter import DrafterSpec, resolve_drafter
 from dflashctl_remote.spec.validation import ValidationSpec
@@ -100,7 +100,7 @@ def test_taps_one_layer_off_are_named_in_bfloat16_too(run: Lent, held_out: HeldO
             eos_token_ids=run.target.shape.eos_token_ids,
         )
         texts.append(text_of(prompt, out.tokens, out.accepted_per_step, out.proposals_per_step, block_size=BLOCK))
-    path = AsTrained(run.drafter, run.ends, run.target, run.attention)
+    path = AsStepped(run.drafter, run.ends, run.target, run.attention)
     gate = Gate(run.drafter, run.ends, run.target, path, row_tokens=2048, num_anchors=256)
     found = check_parity(gate, texts)
     print(f"\n{found.num_slots_equal} of {found.num_slots} drafts equal; {found.says}")
