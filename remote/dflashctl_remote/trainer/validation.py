@@ -2,10 +2,11 @@
 free-running, and the parity gate between the two.
 
 Changes nothing of the run: no gradient, no generator, no module's mode. Other threads may run the target meanwhile, and
-nobody may change the drafter. Axes: T tokens, R scored slots, K slots of a block.
+nobody may change the drafter. Axis: T tokens.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -19,7 +20,7 @@ from dflashctl_remote.data.loader import BatchPlan
 from dflashctl_remote.data.pack import PackedRow
 from dflashctl_remote.data.shards import Dataset
 from dflashctl_remote.data.split import choose, first_prompt, split, with_prompts_of
-from dflashctl_remote.drafter.anchors import Anchors, sample_anchors, slot_supervision
+from dflashctl_remote.drafter.anchors import Anchors, sample_anchors
 from dflashctl_remote.drafter.model import Drafter, FrozenEnds
 from dflashctl_remote.drafter.objective import AttentionName
 from dflashctl_remote.drafter.session import DraftSession
@@ -30,13 +31,16 @@ from dflashctl_remote.evaluate.lookup import accepted_per_step, own_text_draft
 from dflashctl_remote.evaluate.parity import AsStepped, text_of
 from dflashctl_remote.evaluate.repetition import repeated_share
 from dflashctl_remote.evaluate.report import pooled_tau, steps_without_repeats
+from dflashctl_remote.evaluate.teacher_forced import Totals, score
 from dflashctl_remote.evaluate.template import TemplateFinding, compare_template
-from dflashctl_remote.losses.linear_ce import linear_argmax, linear_cross_entropy
-from dflashctl_remote.spec.drafter import default_gamma
 from dflashctl_remote.spec.errors import BadInput
 from dflashctl_remote.spec.events import Validated
 from dflashctl_remote.spec.validation import ValidationSpec
 from dflashctl_remote.target.load import Target
+
+
+class Abandoned(Exception):
+    """A stop was asked for in the middle of a validation."""
 
 
 class Validatable(Protocol):
@@ -133,15 +137,24 @@ def hold_out(
 
 
 @torch.no_grad()
-def validate(run: Validatable, held_out: HeldOut, *, step: int) -> Validated:
-    """One validation of the drafter as it is."""
+def validate(
+    run: Validatable, held_out: HeldOut, *, step: int, is_asked_to_stop: Callable[[], bool] = lambda: False
+) -> Validated:
+    """One validation of the drafter as it is.
+
+    Raises Abandoned at the next row or prompt once `is_asked_to_stop`: a stop has a grace, and this may take long.
+    """
     started_s = time.perf_counter()
     path = AsStepped(run.drafter, run.ends, run.target, run.attention)
-    totals = _Totals(run.drafter.config.block_size)
+    totals = Totals(run.drafter.config.block_size)
     for row, anchors in zip(held_out.rows, held_out.anchors, strict=True):
-        _score(path, row, anchors, totals)
+        score(path, row, anchors, totals)
+        _go_on(is_asked_to_stop)
     size = run.drafter.config.block_size
-    answers = [_decode(run, prompt, held_out.spec.max_new_tokens) for prompt in held_out.prompts]
+    answers: list[Decoded] = []
+    for prompt in held_out.prompts:
+        _go_on(is_asked_to_stop)
+        answers.append(_decode(run, prompt, held_out.spec.max_new_tokens))
     steps = [answer.accepted_per_step for answer in answers]
     gate = Gate(
         run.drafter,
@@ -200,47 +213,9 @@ def is_due(
     return step % checkpoint_every_steps == 0 and spent_s + last_s <= spec.max_time_share * elapsed_s
 
 
-class _Totals:
-    def __init__(self, block_size: int) -> None:
-        self.loss_sum, self.weight_sum = 0.0, 0.0
-        self._scored_K = torch.zeros(block_size, dtype=torch.int64)
-        self._correct_K = torch.zeros(block_size, dtype=torch.int64)
-
-    def add(self, loss_sum: float, weight_sum: float, slots_R: Tensor, is_correct_R: Tensor) -> None:
-        size = len(self._scored_K)
-        self.loss_sum += loss_sum
-        self.weight_sum += weight_sum
-        self._scored_K += torch.bincount(slots_R, minlength=size)
-        self._correct_K += torch.bincount(slots_R[is_correct_R], minlength=size)
-
-    @property
-    def loss(self) -> float:
-        return self.loss_sum / self.weight_sum
-
-    @property
-    def accuracy_by_slot(self) -> tuple[float, ...]:
-        return tuple((self._correct_K[1:].double() / self._scored_K[1:].clamp(min=1)).tolist())
-
-
-def _score(path: AsStepped, row: PackedRow, anchors: Anchors, totals: _Totals) -> None:
-    """Hard cross-entropy against the target's own arg-max, whatever the run's objective: one yardstick for all."""
-    size = path.drafter.config.block_size
-    states = path.states(row)
-    blocks_QD = path.blocks(row, states, anchors)
-    blocks, slots = np.nonzero(slot_supervision(row, anchors, size))
-    needed, inverse = np.unique(anchors.indices_N[blocks] + slots - 1, return_inverse=True)
-    device = blocks_QD.device
-    top1 = linear_argmax(states.final_TE[torch.from_numpy(needed).to(device)], path.ends.head_VE)
-    labels_R = top1[torch.from_numpy(inverse).to(device)]
-    weights_R = torch.from_numpy(np.exp(-(slots - 1) / default_gamma(size)).astype(np.float32)).to(device)
-    rows_R = torch.from_numpy(blocks * size + slots).to(device)
-    scored = linear_cross_entropy(blocks_QD[rows_R], path.ends.head_VE, labels_R, weights_R)
-    totals.add(
-        float((scored.cross_entropy_R.double() * weights_R).sum()),
-        float(weights_R.double().sum()),
-        torch.from_numpy(slots),
-        (scored.top1_R == labels_R).cpu(),
-    )
+def _go_on(is_asked_to_stop: Callable[[], bool]) -> None:
+    if is_asked_to_stop():
+        raise Abandoned
 
 
 def _decode(run: Validatable, prompt: tuple[int, ...], max_new_tokens: int) -> Decoded:

@@ -23,7 +23,7 @@ from dflashctl_remote.spec.validation import ValidationSpec
 from dflashctl_remote.target.load import Target
 from dflashctl_remote.trainer.loop import train
 from dflashctl_remote.trainer.optim import MasterAdamW
-from dflashctl_remote.trainer.validation import HeldOut, hold_out, is_due, validate
+from dflashctl_remote.trainer.validation import Abandoned, HeldOut, hold_out, is_due, validate
 
 T, MAX_LENGTH, NUM_ANCHORS = 128, 64, 16
 
@@ -169,6 +169,12 @@ def test_a_run_with_validations_ends_with_the_same_bits(run: Lent, dataset: Data
     assert len(events) == 4
     for name, value in without.items():
         assert torch.equal(value, after[name]), name
+
+
+def test_a_stop_is_heard_between_two_prompts(run: Lent, held_out: HeldOut) -> None:
+    asked = iter([False] * 4 + [True])
+    with pytest.raises(Abandoned):
+        validate(run, held_out, step=1, is_asked_to_stop=lambda: next(asked))
 
 
 def test_no_generator_mode_or_gradient_is_touched(run: Lent, held_out: HeldOut) -> None:
