@@ -1,5 +1,6 @@
 """What all arms of the target's benchmark are given: a decoder with random weights, rows, a clock, and the ceilings."""
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -79,6 +80,16 @@ def make_decoder(shape: dict[str, int], num_layers: int, device: torch.device) -
             # gated norms keep their weights as they are, the others minus one
             parameter.fill_(1.0 if name.endswith("linear_attn.norm.weight") else 0.0)
     return decoder
+
+
+def first_layers(decoder: Any, num_layers: int) -> Any:
+    """A copy of the first layers in fp32 on the CPU."""
+    config = copy.deepcopy(decoder.config)
+    config.num_hidden_layers, config.layer_types = num_layers, config.layer_types[:num_layers]
+    short = Qwen3_5TextModel(config).eval().requires_grad_(False)
+    wanted = short.state_dict().keys()
+    short.load_state_dict({name: t.float().cpu() for name, t in decoder.state_dict().items() if name in wanted})
+    return short
 
 
 def taps_of(decoder: Any) -> tuple[int, ...]:
