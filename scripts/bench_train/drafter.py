@@ -40,19 +40,17 @@ def main() -> int:
         return 0
     lines = []
     for arm in arguments.arms:
-        worker = subprocess.run(
-            [sys.executable, __file__, *sys.argv[1:], "--worker", arm], stdout=subprocess.PIPE, text=True, check=False
+        worker = subprocess.Popen(
+            [sys.executable, __file__, *sys.argv[1:], "--worker", arm], stdout=subprocess.PIPE, text=True
         )
-        for line in worker.stdout.splitlines():
+        assert worker.stdout is not None
+        for line in worker.stdout:
             if line.startswith("{"):
                 lines.append(json.loads(line))
-            else:
-                print(line)
-        if worker.returncode != 0:
+            # At once: whoever ends this early has what was measured until then.
+            print(line, end="", flush=True)
+        if worker.wait() != 0:
             lines.append({"arm": arm, "error": f"exit code {worker.returncode}, see above"})
-    if arguments.json:
-        for result in lines:
-            print(json.dumps(result))
     _print_table(lines)
     return 1 if any("error" in result for result in lines) else 0
 

@@ -26,6 +26,7 @@ from random_target import make_target, target_shape  # noqa: E402
 from dflashctl_remote.data.loader import BatchPlan  # noqa: E402
 from dflashctl_remote.data.shards import Dataset, Document, ShardWriter  # noqa: E402
 from dflashctl_remote.drafter.model import Drafter  # noqa: E402
+from dflashctl_remote.kernels.autotune.install import install  # noqa: E402
 from dflashctl_remote.spec.data import DatasetInfo  # noqa: E402
 from dflashctl_remote.spec.drafter import resolve_drafter  # noqa: E402
 from dflashctl_remote.spec.events import EventLog  # noqa: E402
@@ -63,7 +64,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if arguments.tiny:
-        arguments.tokens, arguments.layers = 512, 4
+        arguments.tokens, arguments.layers = 512, 8
     found = bench(arguments)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(found, indent=1))
@@ -91,6 +92,7 @@ def bench(arguments: argparse.Namespace) -> list[dict[str, object]]:
             step=0, batch=0, epoch=0.0, loss=None, dtype="bfloat16", target_sha256="", dataset_sha256="", train=spec
         )
         began_s = time.perf_counter()
+        install()
         warm_up(parts, state)
         tell(ranks, f"warm-up {time.perf_counter() - began_s:.1f} s")
         arms = [(arm, None) for arm in arguments.arms] + [("in threads", cap) for cap in arguments.caps_gib]

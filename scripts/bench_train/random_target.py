@@ -54,26 +54,20 @@ def make_target(device: torch.device, dtype: torch.dtype, *, num_layers: int, is
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with torch.device("meta"):
+        with torch.device(device):
             model = Qwen3_5ForCausalLM(config)
     finally:
         torch.set_default_dtype(before)
-    model = model.to_empty(device=device)
     generator = torch.Generator(device).manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim > 1:
                 parameter.normal_(0, 0.02, generator=generator)
             elif name.endswith("A_log"):
-                parameter.uniform_(0.0, 2.0, generator=generator)
+                parameter.uniform_(-3.0, 1.0, generator=generator)
             else:
                 # Qwen3.5's norms multiply by 1 + weight, its gated norm by the weight itself.
                 parameter.fill_(1.0 if "linear_attn.norm" in name else 0.0)
-        for name, buffer in model.named_buffers():
-            if "inv_freq" in name:
-                rotary = model.get_submodule(name.rpartition(".")[0])
-                inverse, _ = type(rotary)(config).inv_freq, None
-                buffer.copy_(inverse.to(buffer.device))
     return Target(model, target_shape(is_tiny, num_layers))
 
 

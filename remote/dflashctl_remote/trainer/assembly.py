@@ -76,7 +76,8 @@ def warm_up(parts: Parts, state: TrainerState) -> None:
                 draft(parts)(number, batch)
     for drafter in parts.drafters:
         drafter.zero_grad(set_to_none=True)
-    torch.cuda.synchronize()
+    if parts.device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def _passage(parts: Parts) -> Passage:
