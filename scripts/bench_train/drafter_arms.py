@@ -68,16 +68,16 @@ class Speculators:
     """The package's DFlashDraftModel with its fused cross-entropy, each layer compiled.
 
     Its own compilation of the whole forward pass fails inside dynamo on torch 2.11 with transformers 5.17, so that the
-    decorator is replaced by one that does nothing and layers are compiled one by one, as is flex_attention.
+    decorated function itself is put back, and layers are compiled one by one, as is flex_attention.
     """
 
     def __init__(self, config: DrafterConfig, device: torch.device, options: Namespace) -> None:
-        from speculators.models import attention, utils
-
-        utils.conditional_torch_compile = lambda f=None, *_, **__: f if f is not None else (lambda g: g)
         from speculators.losses import resolve_loss_config
+        from speculators.models import attention
         from speculators.models.dflash import DFlashDraftModel, core
 
+        compiled = DFlashDraftModel.forward
+        DFlashDraftModel.forward = getattr(compiled, "_torchdynamo_orig_callable", compiled)
         is_cuda = device.type == "cuda"
         self._core = core
         notes = []
