@@ -171,7 +171,8 @@ def test_whoever_is_logged_in_is_no_job(any_lab, any_operator):
     host = any_lab.hosts["ct129"]
     session = any_operator.start([*any_operator.ssh_argv("ct129"), "echo here; sleep 1000"])
     assert session.stdout.readline() == b"here\n"
-    assert "1000" in [process.argv[-1] for process in host.below_sshd()]
+    # Between fork and exec a process has the words of the one before, or none.
+    wait_until(lambda: "1000" in [process.argv[-1] for process in host.below_sshd()], "it sleeps")
     assert not host.jobs()
 
 

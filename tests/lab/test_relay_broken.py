@@ -255,7 +255,7 @@ def test_a_host_that_does_not_come_back_ends_it_after_some_tries(site, ct129, mo
         sessions = ct129.below_sshd()
         ct129.stop_sshd()
         for session in sessions:
-            ct129.signal(session, signal.SIGKILL)
+            ct129.signal_if_there(session, signal.SIGKILL)
 
     with ct129.rate(SLOW), ThreadPoolExecutor(1) as threads:
         gone = threads.submit(go_away)

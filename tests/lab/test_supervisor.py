@@ -387,7 +387,7 @@ def go_away(host):
     sessions = [process for process in host.below_sshd() if process.argv[:1] and process.argv[0].startswith("sshd")]
     host.stop_sshd()
     for session in sessions:
-        host.signal(session, signal.SIGKILL)
+        host.signal_if_there(session, signal.SIGKILL)
 
 
 def insist(attempt):

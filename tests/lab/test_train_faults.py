@@ -68,8 +68,7 @@ def test_the_log_is_followed_through_a_dead_sshd(site, ct129):
         sessions = ct129.below_sshd()
         with ct129.sshd_down():
             for session in sessions:
-                if ct129.is_alive(session):
-                    ct129.signal(session, signal.SIGKILL)
+                ct129.signal_if_there(session, signal.SIGKILL)
             time.sleep(2.0)
 
     said = follow_through(site, ct129, fault)

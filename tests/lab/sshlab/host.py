@@ -141,6 +141,10 @@ class Host(ABC):
         now = self.process(process.pid)
         return now is not None and now.start_ticks == process.start_ticks and now.state not in "ZX"
 
+    def signal_if_there(self, process: Process, number: signal.Signals) -> None:
+        """Signal a process that may be ending by itself."""
+        send(process.outer_pid, process.start_ticks, number)
+
     def signal(self, process: Process | int, number: signal.Signals) -> None:
         """Signal a process of the host. Raises LabError if it is not there."""
         found = self.process(process) if isinstance(process, int) else process
