@@ -213,6 +213,8 @@ def _run_yaml(settings: DemoSettings, dataset: Path, after: Path) -> dict[str, A
                 "max_length_tokens": MAX_LENGTH_TOKENS,
             },
             "checkpoint": {"every_steps": max(1, settings.num_steps // 3), "keep": 2},
+            # Short: the demo evaluates before and after, on more prompts.
+            "validation": {"num_rows": 2, "num_prompts": 4, "max_new_tokens": 48},
         },
         "evaluate": {
             "target": target,

@@ -49,8 +49,6 @@ MAY_CHANGE = (
     "validation.every_steps",
     "validation.max_time_share",
     "validation.num_rows",
-    "validation.num_prompts",
-    "validation.max_new_tokens",
     "device",
     "dtype",
     "attention",

@@ -141,7 +141,7 @@ def _run_steps(running: Running, state: TrainerState, events: Emitter) -> Outcom
         saving.tell()
         for sweep in sweeps.take():
             events.emit(Notice(message=f"a kernel was tuned after the warm-up: {sweep}"))
-        validated = validating.after(state.step)
+        validated = validating.after(state.step, running.stop.is_asked)
         if validated is not None:
             events.emit(validated)
         if state.step % spec.checkpoint.every_steps == 0 or state.step == spec.num_steps:

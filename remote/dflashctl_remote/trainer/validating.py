@@ -1,6 +1,7 @@
 """When a run validates, and what it lends for it."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dflashctl_remote.drafter.model import Drafter, FrozenEnds
@@ -8,7 +9,7 @@ from dflashctl_remote.drafter.objective import AttentionName
 from dflashctl_remote.spec.events import Validated
 from dflashctl_remote.target.load import Target
 from dflashctl_remote.trainer.setup import Parts
-from dflashctl_remote.trainer.validation import is_due, validate
+from dflashctl_remote.trainer.validation import Abandoned, is_due, validate
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Validating:
         self._spent_s = 0.0
         self._last_s = 0.0
 
-    def after(self, step: int) -> Validated | None:
-        """The validation of this step, if one is due."""
+    def after(self, step: int, is_asked_to_stop: Callable[[], bool]) -> Validated | None:
+        """The validation of this step, if one is due and no stop cuts it short."""
         parts, held_out = self._parts, self._parts.held_out
         if not parts.ranks.is_first or held_out is None or held_out.is_empty:
             return None
@@ -45,7 +46,10 @@ class Validating:
         ):
             return None
         lent = _Lent(parts.drafters[0], parts.targets[0], parts.ends[0], parts.attention)
-        validated = validate(lent, held_out, step=step)
+        try:
+            validated = validate(lent, held_out, step=step, is_asked_to_stop=is_asked_to_stop)
+        except Abandoned:
+            return None
         self._last_s = validated.seconds_s
         self._spent_s += self._last_s
         return validated
