@@ -301,8 +301,8 @@ def unlimited(bench: Bench) -> Result:
 
 
 def gigabit(bench: Bench) -> Result:
-    """1 GiB over two legs of 1 Gbit/s, as they are and as bf16 weights."""
-    num_mib, as_they_are, fewer = 1024, "relay ckpt --encode no", "relay ckpt, bf16 weights"
+    """3.46 GB, as a drafter for Qwen3.6-27B, over two legs of 1 Gbit/s: as they are, and as bf16 weights."""
+    num_mib, raw_mib, as_they_are, fewer = 3300, 1024, "relay ckpt --encode no", "relay ckpt, bf16 weights"
     legs = {"ct129": "raw TCP, ct129 -> operator", "jump": "raw TCP, operator -> jump"}
     bench.warm("ct129", "jump")
     bench.make_checkpoint("ct129", "noise", num_mib)
@@ -311,7 +311,7 @@ def gigabit(bench: Bench) -> Result:
         for host in legs:
             stack.enter_context(bench.lab.hosts[host].rate(LINK_BITS_PER_S))
         result = bench.take_turns(
-            *(bench.raw(name, host, num_mib, is_from=host == "ct129") for host, name in legs.items()),
+            *(bench.raw(name, host, raw_mib, is_from=host == "ct129") for host, name in legs.items()),
             bench.theirs("ssh aes128-gcm cat | cat", "noise", num_mib, "jump", bench.pipe("noise", "ct129", "jump")),
             bench.ours(as_they_are, "noise", num_mib, "ct129", "jump", "--encode", "no"),
             bench.ours(fewer, "weights", num_mib, "ct129", "jump"),
@@ -323,15 +323,15 @@ def gigabit(bench: Bench) -> Result:
     result.remarks.append(f"line rate, by {tool}: {line / 1e6:.1f} MB/s, the lower of both legs")
     for arm, wanted in ((as_they_are, LINE_SHARE), (fewer, 1.0)):
         moving, whole = shares[arm]
-        text = f"{arm}: {moving:.3f} x line rate while it moves; wanted {wanted} (the whole command: {whole:.3f})"
-        result.claims[text] = moving >= wanted
+        text = f"{arm}: {whole:.3f} x line rate by the whole command; wanted {wanted} (while it moves: {moving:.3f})"
+        result.claims[text] = whole >= wanted
     bench.remove("ct129", f"{bench.workdir('ct129')}/runs")
     return result
 
 
 def distant(bench: Bench) -> Result:
-    """256 MiB, and a round trip of 50 ms to the source."""
-    num_mib, ours, scp, raw = 256, "relay ckpt", "scp -3", "raw TCP, ct129 -> operator"
+    """1 GiB, and a round trip of 50 ms to the source."""
+    num_mib, ours, scp, raw = 1024, "relay ckpt", "scp -3", "raw TCP, ct129 -> operator"
     bench.warm("ct129", "jump")
     bench.make_checkpoint("ct129", "big", num_mib)
     with bench.lab.hosts["ct129"].delay(RTT_S):
@@ -341,10 +341,10 @@ def distant(bench: Bench) -> Result:
             bench.ours(ours, "big", num_mib, "ct129", "jump"),
         )
     faster = result.seconds(scp) / result.seconds(ours)
-    share = result.bytes_per_s(ours, is_moving=True) / result.bytes_per_s(raw)
-    whole = result.bytes_per_s(ours) / result.bytes_per_s(raw)
-    text = f"{faster:.2f} x scp -3, wanted {SLOW_SCP_RATIO}; or {share:.2f} x the raw stream while it moves "
-    text += f"(the whole command: {whole:.2f}), wanted {SLOW_SHARE}"
+    moving = result.bytes_per_s(ours, is_moving=True) / result.bytes_per_s(raw)
+    share = result.bytes_per_s(ours) / result.bytes_per_s(raw)
+    text = f"{faster:.2f} x scp -3, wanted {SLOW_SCP_RATIO}; or {share:.2f} x the raw stream by the whole command "
+    text += f"(while it moves: {moving:.2f}), wanted {SLOW_SHARE}"
     result.claims[text] = faster >= SLOW_SCP_RATIO or share >= SLOW_SHARE
     bench.remove("ct129", f"{bench.workdir('ct129')}/runs")
     return result
