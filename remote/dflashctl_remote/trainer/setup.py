@@ -91,6 +91,7 @@ def prepare(
     dataset = _open_dataset(spec)
     loaded = {where: load_target(spec.target, device=where, dtype=dtype) for where in dict.fromkeys(on.targets)}
     target = loaded[on.targets[0]]
+    events.emit(Notice(message=f"target: {target.how_packed}"))
     config = resolve_drafter(spec.drafter, target.shape)
     num_anchors = _num_anchors(spec, config.block_size)
     held_out = hold_out(

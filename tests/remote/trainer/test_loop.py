@@ -208,6 +208,11 @@ def test_resume_keeps_the_events_before_it_and_says_where_it_starts(make_record,
     assert "resuming from step-00000003 (step 3 of 7)" in notices(tmp_path)
 
 
+def test_a_run_says_how_its_target_runs_packed_rows(make_record, tmp_path):
+    run(make_record(num_steps=1), tmp_path)
+    assert "target: one pass over packed documents, Gated DeltaNet in torch" in notices(tmp_path)
+
+
 def test_training_draws_nothing_from_the_global_generator(make_record, tmp_path):
     parts, state = parts_of(make_record(objective=ObjectiveSpec(context_noise_std=0.1)), tmp_path)
     before = torch.get_rng_state()
