@@ -18,6 +18,8 @@ from types import FrameType
 from typing import NoReturn
 
 POLL_S = 0.2
+STOPPED = 130
+"""Exit code of one that was asked to stop and did, in good order."""
 LAST_WORDS_S = 5.0
 """After one process died the others may say so much longer what they met, then they are killed."""
 
@@ -55,23 +57,20 @@ def main() -> NoReturn:
 def _wait(children: list[subprocess.Popen[bytes]]) -> int:
     while True:
         codes = [child.poll() for child in children]
-        bad = next((code for code in codes if code), None)
-        if bad is not None:
+        failed = next((code for code in codes if code not in (None, 0, STOPPED)), None)
+        if failed is not None:
             _end(children)
-            return bad if bad > 0 else 128 - bad
-        if all(code == 0 for code in codes):
-            return 0
+            return failed if failed > 0 else 128 - failed
+        if None not in codes:
+            # Who asked for a stop, a file or a signal, is told by the first: the others may see the file gone.
+            return codes[0] or 0
         time.sleep(POLL_S)
 
 
 def _end(children: list[subprocess.Popen[bytes]]) -> None:
-    """One has ended badly, or all were stopped: those that stop in good order are waited for."""
+    """One has failed, and the others wait for it in vain."""
     deadline_s = time.monotonic() + LAST_WORDS_S
-    is_stopped = any(child.poll() == 130 for child in children)
     for child in children:
-        if is_stopped:
-            child.wait()
-            continue
         try:
             child.wait(timeout=max(0.0, deadline_s - time.monotonic()))
         except subprocess.TimeoutExpired:

@@ -151,7 +151,8 @@ def _run_steps(running: Running, state: TrainerState, events: Emitter) -> Outcom
         return Outcome(state, saving.finish(state))
     checkpoint = saving.finish(state)
     reason = running.stop.reason()
-    running.stop.take()
+    if running.parts.ranks.is_first:
+        running.stop.take()
     return Outcome(state, checkpoint, reason, running.stop.exit_code)
 
 

@@ -66,6 +66,18 @@ def test_ranks_that_are_stopped_save_one_checkpoint_and_resume(make_record, tmp_
     assert max(complete_steps(tmp_path / "run/checkpoints")) == len(losses(tmp_path / "run"))
 
 
+def test_a_stop_by_file_ends_all_ranks_with_0_although_a_signal_came_too(make_record, tmp_path):
+    """As a supervisor does it: the file first, then SIGTERM to all."""
+    process = started(record_of(make_record, 2, num_steps=400), tmp_path / "run")
+    while not (tmp_path / "run/events.jsonl").exists() or not losses(tmp_path / "run"):
+        assert process.poll() is None, process.communicate()[1]
+    (tmp_path / "run/stop.requested").write_text('{"who": "anna"}')
+    process.send_signal(signal.SIGTERM)
+    code, err = ended(process)
+    assert (code, events(tmp_path / "run")[-1]["reason"]) == (0, "asked to stop by anna"), err
+    assert not (tmp_path / "run/stop.requested").exists()
+
+
 def test_a_rank_that_fails_ends_the_run_with_its_code_and_its_words(make_record, tmp_path):
     record = record_of(make_record, 2, dataset=str(tmp_path / "nothing"))
     code, err = ended(started(record, tmp_path / "run"))
