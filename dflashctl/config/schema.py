@@ -8,6 +8,7 @@ from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from dflashctl.config.load import Key, Tree
 from dflashctl.errors import ConfigError
@@ -74,10 +75,8 @@ def validated(
             where = "" if file is None else f" in {place if place.startswith(f'{file}:') else file}"
             hint = f"write it in {tree.name} or add --set {path}=..." if tree.takes_set else f"write it in {tree.name}"
             raise ConfigError(f"{path} is not set{where}{more}", hint=hint) from error
-        found = "a value that is not shown" if masked.intersection(map(str, key)) else repr(first["input"])
-        # Without the cause where that would show it.
-        cause = None if masked else error
-        raise ConfigError(f"{place}: {path}: {first['msg']}, found {found}{more}") from cause
+        # Without the cause where that would show what is masked.
+        raise ConfigError(f"{place}: {path}: {_said(first, key, masked)}{more}") from (None if masked else error)
 
 
 def refuse_unknown_keys(tree: Tree, model: type[BaseModel]) -> None:
@@ -96,6 +95,14 @@ def nearest(name: str, valid: tuple[str, ...]) -> str | None:
     """The valid name that a mistyped one most likely means."""
     near = difflib.get_close_matches(name, valid, n=1)
     return near[0] if near else None
+
+
+def _said(error: ErrorDetails, key: Key, masked: frozenset[str]) -> str:
+    if error["type"] == "value_error" and isinstance(error["input"], dict):
+        # A sentence of ours on several values, which names those that it is about.
+        return error["msg"].removeprefix("Value error, ")
+    found = "a value that is not shown" if masked.intersection(map(str, key)) else repr(error["input"])
+    return f"{error['msg']}, found {found}"
 
 
 def _unknown(values: Any, model: type[BaseModel], above: Key) -> Iterator[tuple[Key, tuple[str, ...]]]:

@@ -53,6 +53,11 @@ class PlacementSpec(Spec):
         return self.ranks * self.nodes
 
     @property
+    def num_shares(self) -> int:
+        """Processes, or drafters of the one process, that share the batches of an optimizer step evenly."""
+        return self.world_size * self.num_drafters
+
+    @property
     def _counts(self) -> tuple[int, int]:
         found = _SPLIT.fullmatch(self.layout)
         return (1, 1) if found is None else (int(found[1]), int(found[2]))

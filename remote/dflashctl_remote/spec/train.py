@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dflashctl_remote.spec.base import Spec
 from dflashctl_remote.spec.drafter import DrafterSpec
@@ -78,6 +78,17 @@ class TrainSpec(Spec):
     """CPU threads of torch; None: torch's own choice."""
     protected: bool = False
     """To stop or resume the run, its name must then be given once more: `--touch RUN`."""
+
+    @model_validator(mode="after")
+    def _can_be_shared(self) -> "TrainSpec":
+        batches, shares = self.optim.accumulation, self.placement.num_shares
+        if batches % shares:
+            whose = "processes" if self.placement.num_drafters == 1 else "drafters"
+            raise ValueError(
+                f"optim.accumulation {batches} cannot be shared by the {shares} {whose} of this placement; use a "
+                f"multiple of {shares}"
+            )
+        return self
 
 
 class RunRecord(Spec):

@@ -82,3 +82,11 @@ def test_resolved_values_tell_where_each_comes_from(run_file):
     assert values["train.optim.eps"].origin == "--set"
     assert values["train.optim.clip_norm"].origin == "default"
     assert values["train.optim.clip_norm"].value == 1.0
+
+
+def test_values_that_do_not_go_together_are_refused_by_a_sentence_alone(run_file):
+    file = run_file(MINIMAL + "  optim:\n    accumulation: 4\n  placement:\n    ranks: 3\n")
+    with pytest.raises(ConfigError) as caught:
+        load_section("train", TrainSpec, file)
+    said = "train: optim.accumulation 4 cannot be shared by the 3 processes of this placement; use a multiple of 3"
+    assert caught.value.message.endswith(said)

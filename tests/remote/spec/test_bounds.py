@@ -44,3 +44,18 @@ def test_a_drafter_that_cannot_be_built_is_no_drafter_spec(change: dict[str, obj
 def test_a_setting_that_torch_or_json_would_trip_over_is_no_train_spec(change: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         TrainSpec.model_validate({"target": "t", "dataset": "d", "num_steps": 1, **change})
+
+
+@pytest.mark.parametrize(
+    ("placement", "said"),
+    [
+        ({"ranks": 3}, "accumulation 4 cannot be shared by the 3 processes"),
+        ({"ranks": 4, "nodes": 2}, "the 8 processes of this placement; use a multiple of 8"),
+        ({"layout": "1+3"}, "accumulation 4 cannot be shared by the 3 drafters"),
+    ],
+)
+def test_a_step_that_its_processes_or_drafters_cannot_share_is_refused(placement: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        TrainSpec.model_validate(
+            {"target": "t", "dataset": "d", "num_steps": 1, "optim": {"accumulation": 4}, "placement": placement}
+        )

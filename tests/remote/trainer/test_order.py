@@ -5,7 +5,6 @@ from itertools import islice
 
 import pytest
 
-from dflashctl_remote.spec.errors import BadInput
 from dflashctl_remote.trainer.order import Order
 from dflashctl_remote.trainer.queues import BoundedQueue, Closed, ReorderBuffer
 
@@ -36,12 +35,6 @@ def test_a_resume_continues_the_same_row_of_batches():
 
 def test_batch_n_goes_to_drafter_n_mod_m():
     assert [Order(6, num_drafters=3).drafter_of(batch) for batch in range(7)] == [0, 1, 2, 0, 1, 2, 0]
-
-
-@pytest.mark.parametrize(("fields", "said"), [({"world_size": 3}, "3 processes"), ({"num_drafters": 3}, "3 drafters")])
-def test_a_step_that_cannot_be_shared_is_refused(fields, said):
-    with pytest.raises(BadInput, match=f"accumulation 4 cannot be shared by {said}"):
-        Order(4, **fields)
 
 
 @pytest.mark.parametrize("seed", range(10))

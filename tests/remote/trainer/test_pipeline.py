@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dflashctl_remote.spec.errors import ArtifactCorrupt, BadInput
+from dflashctl_remote.spec.errors import ArtifactCorrupt
 from dflashctl_remote.spec.events import EventLog
 from dflashctl_remote.spec.placement import PlacementSpec, devices_of
-from dflashctl_remote.spec.train import OptimSpec
 from dflashctl_remote.trainer.checkpoint import complete_steps
 from dflashctl_remote.trainer.loop import train
 
@@ -209,9 +208,3 @@ def test_drafters_that_leave_no_gpu_are_refused():
 def test_a_placement_that_cannot_be_is_refused_in_a_sentence(fields, said):
     with pytest.raises(ValueError, match=said):
         PlacementSpec(**fields)
-
-
-def test_more_ranks_than_a_step_has_batches_is_refused(make_record, tmp_path):
-    record = make_record(placement=PlacementSpec(layout="1+2"), optim=OptimSpec(accumulation=3))
-    with pytest.raises(BadInput, match="cannot be shared by 2 drafters"):
-        run(record, tmp_path)
