@@ -167,6 +167,7 @@ def resume(
     from dflashctl.cli.start_run import watch_own
     from dflashctl.facts.runs import read_record
     from dflashctl.stages.train.apply import resume as resume_run
+    from dflashctl.stages.train.placing import refuse_several_hosts
     from dflashctl.stages.train.plan import plan_run_job
     from dflashctl.views.tables import job_plan
 
@@ -177,6 +178,7 @@ def resume(
     if dry_run:
         out.result(job, job_plan(job))
         return
+    refuse_several_hosts(record.train.placement)
     _gate_here("train resume", hosts, run, touch, is_resume=True, is_run_protected=record.train.protected)
     handle = resume_run(ref, job, transport)
     watch_own(handle, ref, transport, out)

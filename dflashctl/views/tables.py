@@ -12,6 +12,7 @@ from dflashctl.facts.runs import RunState
 from dflashctl.stages.jobs import JobPlan
 from dflashctl.stages.train.plan import Figures, TrainPlan
 from dflashctl.views.palette import ACCENT, BAD, CAUTION, GOOD, QUIET, binary, duration, percent, si
+from dflashctl.views.placing import placing_rows
 from dflashctl_remote.spec.data import DatasetInfo
 from dflashctl_remote.spec.manifest import Manifest
 
@@ -59,6 +60,8 @@ def training_figures(figures: Figures, num_steps: int) -> RenderableType:
     grid.add_row("taps", ", ".join(map(str, figures.tap_layers)))
     grid.add_row("drafter", f"{si(figures.num_drafter_parameters)} parameters ({figures.num_drafter_parameters:,})")
     grid.add_row("checkpoint", f"estimated {binary(figures.estimated_checkpoint_bytes)}")
+    for name, text in placing_rows(figures.placing):
+        grid.add_row(name, text)
     return grid
 
 

@@ -6,6 +6,7 @@ from dflashctl.artifacts import RunRef
 from dflashctl.errors import ConfigError
 from dflashctl.facts.runs import state_of
 from dflashctl.stages.jobs import JobPlan, require_modules, start_job
+from dflashctl.stages.train.placing import refuse_several_hosts
 from dflashctl.stages.train.plan import TrainPlan
 from dflashctl.transport.base import JobHandle, Transport
 from dflashctl_remote.spec.manifest import write_atomically
@@ -13,6 +14,7 @@ from dflashctl_remote.spec.manifest import write_atomically
 
 def start(plan: TrainPlan, transport: Transport) -> JobHandle:
     """Create the run's folder and start it. Raises ConfigError if the name is taken: making the folder is the lock."""
+    refuse_several_hosts(plan.record.train.placement)
     require_modules(transport)
     plan.run.folder.parent.mkdir(parents=True, exist_ok=True)
     try:

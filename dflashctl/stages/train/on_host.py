@@ -18,6 +18,7 @@ from dflashctl.operations.supervised import Launched, SupervisedJob
 from dflashctl.stages.jobs import JobPlan, Site
 from dflashctl.stages.train.gpu_choice import busy_gpus, choose_gpus
 from dflashctl.stages.train.place import Place
+from dflashctl.stages.train.placing import idle_gpus, refuse_several_hosts, refuse_too_few
 from dflashctl.stages.train.plan import Figures, figures_of, plan_run_job, record_of
 from dflashctl.transport.base import Git
 from dflashctl_remote.spec.process import MARKER
@@ -94,6 +95,7 @@ def plan_resume(
 
 def carry_out(plan: HostPlan, place: Place, *, may_change_environment: bool, say: Say) -> Launched:
     """Send the bundle, make the environment, start; what is there already is used. Raises as those do."""
+    refuse_several_hosts(plan.record.train.placement)
     if not plan.has_environment and not may_change_environment:
         # Before anything is sent.
         raise ConfigError(
@@ -160,15 +162,18 @@ def _plan(
     name = "" if there is not None and not there.name else asked.environment.named(found.python_version, found.platform)
     python = there.python if there is not None else f"{found.folder}/{name}/bin/python"
     process = plan_run_job(run, record, Site(place.host, python, Path(asked.bundle.root)), is_detached=True)
-    figures = figures_of(record.train, asked.site.target_size, asked.site.dataset_info)
-    _refuse_full_disk(place.host, asked.site, figures)
     placement = record.train.placement
+    if gpus and record.train.device != "cpu":
+        refuse_too_few(placement, len(set(gpus)))
     leased = choose_gpus(
         place.host,
         asked.site.gpus,
         wanted=gpus,
         num_wanted=0 if record.train.device == "cpu" else placement.num_gpus,
     )
+    num_gpus = 0 if record.train.device == "cpu" else len(leased)
+    figures = figures_of(record.train, asked.site.target_size, asked.site.dataset_info, num_gpus=num_gpus)
+    _refuse_full_disk(place.host, asked.site, figures)
     job = SupervisedJob(
         name=run.run_id,
         folder=str(run.folder),
@@ -196,7 +201,7 @@ def _plan(
         environment_name=name,
         has_environment=there is not None,
         free_bytes=asked.site.free_bytes,
-        warnings=busy_gpus(place.host, asked.site.gpus, leased),
+        warnings=(*busy_gpus(place.host, asked.site.gpus, leased), *idle_gpus(placement, leased)),
         exists=asked.site.run_exists,
         is_resume=is_resume,
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from dflashctl.artifacts import RunRef
 from dflashctl.errors import ConfigError
 from dflashctl.stages.jobs import JobPlan, Site, plan_job
+from dflashctl.stages.train.placing import Placing, place
 from dflashctl.targets import TargetSize
 from dflashctl.transport.base import Git
 from dflashctl_remote.spec.data import DatasetInfo
@@ -26,6 +27,7 @@ class Figures:
     """Padding and length limits not counted."""
     estimated_checkpoint_bytes: int
     """Weights, and optimizer state for an exact resume."""
+    placing: Placing
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def plan_train(
         run=run,
         record=record,
         job=plan_run_job(run, record, site, is_detached=is_detached),
-        figures=figures_of(spec, target, dataset),
+        figures=figures_of(spec, target, dataset, num_gpus=0 if spec.device == "cpu" else None),
     )
 
 
@@ -83,7 +85,8 @@ def plan_run_job(run: RunRef, record: RunRecord, site: Site, *, is_detached: boo
     )
 
 
-def figures_of(spec: TrainSpec, target: TargetSize, dataset: DatasetInfo) -> Figures:
+def figures_of(spec: TrainSpec, target: TargetSize, dataset: DatasetInfo, *, num_gpus: int | None = None) -> Figures:
+    """`num_gpus`: that the run is given, 0 for a CPU; None: not known before it starts."""
     drafter = spec.drafter
     taps = chosen_taps(drafter, target.num_layers)
     anchors = spec.batch.num_anchors(drafter.block_size)
@@ -95,8 +98,8 @@ def figures_of(spec: TrainSpec, target: TargetSize, dataset: DatasetInfo) -> Fig
         )
     num_parameters = num_drafter_parameters(drafter, target, len(taps))
     num_batches = spec.num_steps * spec.optim.accumulation
-    # fp32: weights in the export, weights and two moments in the state; bf16: half-size weights in the export
-    weight_bytes = 2 if spec.dtype == "bfloat16" or (spec.dtype == "auto" and spec.device == "cuda") else 4
+    is_gpu = spec.device == "cuda" or (spec.device == "auto" and bool(num_gpus))
+    is_bf16 = spec.dtype == "bfloat16" or (spec.dtype == "auto" and is_gpu)
     return Figures(
         tap_layers=taps,
         num_drafter_parameters=num_parameters,
@@ -105,7 +108,16 @@ def figures_of(spec: TrainSpec, target: TargetSize, dataset: DatasetInfo) -> Fig
         block_ratio=anchors * drafter.block_size / spec.batch.tokens_per_batch,
         num_batches=num_batches,
         estimated_epochs=num_batches * spec.batch.tokens_per_batch / max(1, dataset.num_tokens),
-        estimated_checkpoint_bytes=num_parameters * (weight_bytes + 12),
+        # fp32: weights in the export, weights and two moments in the state; bf16: half-size weights in the export
+        estimated_checkpoint_bytes=num_parameters * ((2 if is_bf16 else 4) + 12),
+        placing=place(
+            spec,
+            num_gpus=num_gpus,
+            num_drafter_parameters=num_parameters,
+            num_taps=len(taps),
+            width=target.hidden_size,
+            is_bf16=is_bf16,
+        ),
     )
 
 

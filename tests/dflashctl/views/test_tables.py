@@ -1,14 +1,30 @@
+from dataclasses import replace
 from pathlib import Path
 
 from dflashctl.artifacts import RunRef
 from dflashctl.config.schema import Resolved
 from dflashctl.facts.runs import RunState
 from dflashctl.stages.jobs import Site, plan_job
+from dflashctl.stages.train.placing import Placing
 from dflashctl.stages.train.plan import Figures
 from dflashctl.views import tables
+from dflashctl.views.placing import placing_rows
 from dflashctl_remote.spec.data import TokenizeSpec
 from dflashctl_remote.spec.events import CheckpointSaved
 from dflashctl_remote.spec.manifest import FileEntry, Manifest
+
+
+def placing(**changes) -> Placing:
+    fields = {
+        "layout": "colocated", "num_hosts": 1, "num_processes": 1, "target_gpus": (), "drafter_gpus": (),
+        "num_targets": 1, "num_drafters": 1, "batches_per_share": 1, "rows_ahead": 4, "states_ahead": 2,
+        "estimated_drafter_bytes": 25 * 2**30, "estimated_states_bytes": 2**30,
+    }  # fmt: skip
+    return Placing(**{**fields, **changes})
+
+
+def training_rows(placed: Placing):
+    return tables.training_figures(Figures((1, 2), 10, 8192, 512, 1.0, 100, 2.5, 7, placed), 100)
 
 
 def test_dry_run_shows_argv_environment_spec_and_what_is_written(text_of):
@@ -20,11 +36,24 @@ def test_dry_run_shows_argv_environment_spec_and_what_is_written(text_of):
 
 
 def test_estimates_are_called_so(text_of):
-    figures = Figures((1, 2), 1_730_000_000, 8192, 512, 1.0, 100, 2.5, 7 * 2**30)
+    figures = Figures((1, 2), 1_730_000_000, 8192, 512, 1.0, 100, 2.5, 7 * 2**30, placing())
     text = text_of(tables.training_figures(figures, 100))
     assert "estimated 7.0 GiB" in text
     assert "estimated 2.50" in text
     assert "1.73G parameters (1,730,000,000)" in text
+
+
+def test_a_plan_shows_where_the_stages_are_and_what_waits_between_them(text_of):
+    assert dict(placing_rows(placing()))["placement"] == "colocated: target and drafter on one device"
+    split = placing(layout="3+1", num_targets=3, target_gpus=(0, 1, 1), drafter_gpus=(2,))
+    assert dict(placing_rows(split))["placement"] == "3+1: 3 target stages on GPU 0, 1, 1 drafter on GPU 2"
+    assert "3+1: 3 target stages, 1 drafter" in text_of(training_rows(replace(split, target_gpus=(), drafter_gpus=())))
+    text = text_of(training_rows(placing(num_processes=8, num_hosts=2, batches_per_share=4)), width=300)
+    assert "on 2 hosts, by torchrun on each (docs/scaling.md): 8 processes" in text
+    assert "each takes 4 batches of a step" in text
+    assert "estimated 25.0 GiB for a drafter's weights" in text
+    assert "up to 4 packed rows and 2 batches of hidden states wait" in text
+    assert "the stages take turns" in text_of(training_rows(placing(states_ahead=0)))
 
 
 def test_runs_show_state_and_the_age_of_the_last_word(text_of, step):

@@ -9,7 +9,8 @@ from dflashctl.stages.jobs import Site
 from dflashctl.stages.train import apply
 from dflashctl.stages.train.plan import plan_train
 from dflashctl.targets import TargetSize
-from dflashctl_remote.spec.train import TrainSpec
+from dflashctl_remote.spec.placement import PlacementSpec
+from dflashctl_remote.spec.train import OptimSpec, TrainSpec
 
 SMALL = TargetSize(num_layers=8, hidden_size=64, intermediate_size=128, vocab_size=100)
 FINISHES, FAILS, WAITS, DIES = range(4)
@@ -17,9 +18,9 @@ FINISHES, FAILS, WAITS, DIES = range(4)
 
 @pytest.fixture
 def plan(tmp_path, transport, fake_bundle, dataset_info):
-    def make(behaviour, run_id="r"):
+    def make(behaviour, run_id="r", **changes):
         return plan_train(
-            TrainSpec(target="/t", dataset="/d", num_steps=10, seed=behaviour),
+            TrainSpec(**{"target": "/t", "dataset": "/d", "num_steps": 10, "seed": behaviour, **changes}),
             Workdir(tmp_path).new_run(run_id),
             Site("local", transport.python(), fake_bundle),
             target=SMALL,
@@ -115,3 +116,10 @@ def test_damaged_run_is_listed_as_unreadable(plan, transport):
     found = state_if_readable(made.run, transport)
     assert found.state == "unreadable"
     assert "garbage" in found.detail
+
+
+def test_a_run_on_several_hosts_is_not_started_on_one(plan, transport):
+    made = plan(FINISHES, optim=OptimSpec(accumulation=2), placement=PlacementSpec(nodes=2))
+    with pytest.raises(ConfigError, match="a run on 2 hosts is started by torchrun"):
+        apply.start(made, transport)
+    assert not made.run.folder.exists()

@@ -37,6 +37,14 @@ def test_figures_follow_from_the_spec(dataset_info):
     assert figures.estimated_checkpoint_bytes == figures.num_drafter_parameters * 16
 
 
+def test_a_run_that_is_given_a_gpu_is_reckoned_in_bf16(dataset_info):
+    on_gpu = figures_of(spec_of(), QWEN36_27B, dataset_info, num_gpus=1)
+    assert on_gpu.estimated_checkpoint_bytes == on_gpu.num_drafter_parameters * 14
+    assert figures_of(spec_of(), QWEN36_27B, dataset_info).estimated_checkpoint_bytes == (
+        on_gpu.num_drafter_parameters * 16
+    )
+
+
 def test_batch_without_room_for_one_block_is_refused(dataset_info):
     spec = spec_of(batch=BatchSpec(tokens_per_batch=16, block_ratio=0.1))
     with pytest.raises(ConfigError, match="no room for one block of 16"):
