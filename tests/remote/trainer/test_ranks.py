@@ -54,6 +54,7 @@ def test_two_ranks_train_as_one_and_only_the_first_writes(make_record, tmp_path)
     assert complete_steps(tmp_path / "2/checkpoints").keys() == complete_steps(tmp_path / "1/checkpoints").keys()
 
 
+@pytest.mark.slow
 def test_ranks_that_are_stopped_save_one_checkpoint_and_resume(make_record, tmp_path):
     record = record_of(make_record, 2, num_steps=400)
     process = started(record, tmp_path / "run")
