@@ -3,45 +3,17 @@
 from typing import Any
 
 import torch
+from target_case import QWEN36_27B, TINY
+from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
 
 from dflashctl_remote.spec.drafter import TargetShape
 from dflashctl_remote.target.load import Target
 
-VOCABULARY = 248_320
-
 
 def text_config(num_layers: int, *, is_tiny: bool) -> Any:
-    from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
-
-    sizes: dict[str, Any] = {
-        "hidden_size": 5120,
-        "intermediate_size": 17408,
-        "num_hidden_layers": num_layers,
-        "num_attention_heads": 24,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "linear_num_key_heads": 16,
-        "linear_num_value_heads": 48,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128,
-        "linear_conv_kernel_dim": 4,
-        "vocab_size": VOCABULARY,
-        "tie_word_embeddings": False,
-    }
-    if is_tiny:
-        sizes |= {
-            "hidden_size": 64,
-            "intermediate_size": 128,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "head_dim": 32,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-            "linear_key_head_dim": 16,
-            "linear_value_head_dim": 16,
-            "vocab_size": 1000,
-        }
-    config = Qwen3_5TextConfig(**sizes)
+    config = Qwen3_5TextConfig(
+        **(TINY if is_tiny else QWEN36_27B), num_hidden_layers=num_layers, tie_word_embeddings=False
+    )
     config._attn_implementation = "sdpa"
     return config
 
