@@ -2,6 +2,7 @@
 
     python scripts/bench_train/online.py --layout colocated --steps 12        on a GPU
     python scripts/bench_train/online.py --tiny                               the same code on a CPU
+    ... --arms saving --warm-steps 6 --steps 20                                what one checkpoint costs beside training
 
 Arms, one after the other in one process: stages in turns, stages in threads, and stages in threads with less memory.
 """
@@ -87,6 +88,7 @@ def bench(arguments: argparse.Namespace) -> list[dict[str, object]]:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         dataset = make_dataset(Path(folder) / "dataset", arguments.tiny)
+        (Path(folder) / "checkpoints").mkdir()
         parts = make_parts(spec, dataset, ranks, Path(folder), arguments)
         state = TrainerState(
             step=0, batch=0, epoch=0.0, loss=None, dtype="bfloat16", target_sha256="", dataset_sha256="", train=spec
@@ -118,7 +120,7 @@ def measure(
         placement = placement.model_copy(update={"states_ahead": 0})
     train = parts.spec.model_copy(update={"placement": placement})
     parts = replace(parts, record=parts.record.model_copy(update={"train": train}))
-    rates, shares = [], []
+    rates, shares, seconds = [], [], []
     events = EventLog(folder / "events.jsonl")
     with (
         StopRequest(folder) as stop,
@@ -132,11 +134,19 @@ def measure(
             after = train_step(running, state, began_s)
             assert after is not None
             state, event = after
+            if arm == "saving" and step == arguments.warm_steps:
+                saving.save(state)
+            seconds.append(time.perf_counter() - began_s)
             began_s = time.perf_counter()
             if step >= arguments.warm_steps:
                 rates.append(event.context_tokens_per_s)
                 shares.append({stage.name: round(stage.busy, 2) for stage in event.stages})
-    return {
+    told: dict[str, object] = {}
+    if arm == "saving":
+        # The step after which it was saved holds the copy; the others share the machine with the writer.
+        usual = statistics.median(seconds[1 : arguments.warm_steps])
+        told["more_s_for_one_checkpoint"] = round(sum(seconds[arguments.warm_steps :]) - arguments.steps * usual, 2)
+    return told | {
         "layout": placement.layout,
         "ranks": parts.ranks.size,
         "arm": arm,

@@ -399,7 +399,8 @@ def poison(checkpoint: Path) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 def test_gpu_run_trains_bf16_weights_over_fp32_masters_and_resumes_from_them(make_record, tmp_path):
     record = make_record(device="cuda")
-    run(record, tmp_path / "whole")
+    for name in ("whole", "again"):
+        run(record, tmp_path / name)
     with pytest.raises(Killed):
         run(record, tmp_path / "broken", kill_after(5))
     assert run(record, tmp_path / "broken").state.dtype == "bfloat16"
@@ -410,7 +411,8 @@ def test_gpu_run_trains_bf16_weights_over_fp32_masters_and_resumes_from_them(mak
         master = state[f"master/{name}"]
         assert (weight.dtype, master.dtype) == (torch.bfloat16, torch.float32)
         assert torch.equal(weight, master.to(torch.bfloat16))
-    # To the bit is promised on a CPU; a GPU may add up gradients in another order.
-    assert list(losses(tmp_path / "broken").values()) == pytest.approx(
-        list(losses(tmp_path / "whole").values()), rel=1e-2
-    )
+    # To the bit is promised on a CPU; a GPU may add up gradients in another order, and then two whole runs differ too.
+    whole, again, broken = (torch.tensor(list(losses(tmp_path / n).values())) for n in ("whole", "again", "broken"))
+    noise, difference = (whole - again).abs().max(), (whole - broken).abs().max()
+    print(f"run to run {noise:.2e}, resumed {difference:.2e}")
+    assert difference <= max(3 * noise, torch.tensor(1e-3))
