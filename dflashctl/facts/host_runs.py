@@ -18,7 +18,7 @@ from dflashctl_remote.spec.process import ExitRecord, ProcessToken
 from dflashctl_remote.spec.train import RunRecord
 
 TAIL_BYTES = 16 * 1024
-"""Some twenty steps."""
+"""Some fifteen steps."""
 PRESENCES: dict[str, Presence] = {
     "alive": "alive",
     "gone": "gone",

@@ -15,7 +15,7 @@ from dflashctl_remote.spec.train import RunRecord
 __all__ = ["START_S", "RunState", "State", "is_running", "read_record", "state_if_readable", "state_of"]
 
 TAIL_BYTES = 512 * 1024
-"""Some 700 steps; what happened before is looked for only if it must be, and then by its kind alone."""
+"""Some 500 steps; what happened before is looked for only if it must be, and then by its kind alone."""
 
 
 def read_record(run: RunRef) -> RunRecord:

@@ -121,7 +121,17 @@ def tau_text(event: Validated) -> str:
 
 
 def step_line(step: Step) -> str:
-    return (
+    line = (
         f"step {step.step}/{step.num_steps}  loss {step.loss:.3f}  accuracy {step.accuracy:.3f}  "
         f"lr {step.learning_rate:.2e}  {step.context_tokens_per_s:,.0f} context tokens/s at r {step.block_ratio:.2f}"
     )
+    return "  ".join([line, *_pace(step)])
+
+
+def _pace(step: Step) -> list[str]:
+    """How busy each stage was, the limiting one named, and how full the queues are; nothing of stages in turns."""
+    if step.limiting_stage is None:
+        return []
+    busy = " ".join(f"{stage.name} {100 * stage.busy:.0f} %" for stage in step.stages)
+    queues = " ".join(f"{queue.name} {queue.depth}/{queue.capacity}" for queue in step.queues)
+    return [f"{step.limiting_stage} sets the pace (busy: {busy})", queues]

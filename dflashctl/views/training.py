@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dflashctl.facts.host_stream import GpuUse
+from dflashctl.facts.stage_loads import limiting_of, recent_loads, waits_of
 from dflashctl.views.palette import (
     ACCENT,
     CAUTION,
@@ -101,16 +102,33 @@ class TrainingBoard:
             f"context tokens, r = {last.block_ratio:.2f} block tokens each",
         )
         grid.add_row("peak memory", binary(last.peak_memory_bytes), self._saved_text())
-        for queue in last.queues:
-            grid.add_row("queue", f"{queue.depth}/{queue.capacity}", Text(queue.name))
+        self._add_stages(grid)
         for gpu in self.gpus:
             grid.add_row("gpu", _share(gpu.utilization_percent), Text(_gpu_text(gpu)))
         return Group(bar, grid)
+
+    def _add_stages(self, grid: Table) -> None:
+        """What each did with its time of late, and what waits between them."""
+        loads = recent_loads(self._steps)
+        limiting = limiting_of(loads)
+        for load in loads:
+            name = load.name if load.count == 1 else f"{load.count} {load.name}s"
+            does = ", ".join(part for part in ("busy", waits_of(load)) if part)
+            if load.name == limiting:
+                grid.add_row(name, Text(_percent(load.busy), style=HEADLINE), Text(f"{does}: sets the pace"))
+            else:
+                grid.add_row(name, _percent(load.busy), Text(does, style=QUIET))
+        queues = [f"{queue.name} {queue.depth} of {queue.capacity}" for queue in self._steps[-1].queues]
+        if queues:
+            grid.add_row("queues", "", Text(", ".join(queues), style=QUIET))
 
     def _add_validation(self, grid: Table) -> None:
         if not self._validated:
             return
         last = self._validated[-1]
+        losses = [event.loss for event in self._validated]
+        held_out = self._spark(losses) if len(losses) > 1 else Text("loss, on documents never trained on", style=QUIET)
+        grid.add_row("held out", f"{last.loss:.3f}", held_out)
         taus = [event.tau for event in self._validated if event.tau is not None]
         figure = Text("none" if last.tau is None else f"{last.tau:.2f}", style=HEADLINE)
         parts = [f"measured at step {last.step:,}", f"{last.num_prompts} prompts"]
@@ -119,6 +137,13 @@ class TrainingBoard:
         grid.add_row("tau", figure, self._spark(taus) if len(taus) > 1 else Text(", ".join(parts), style=QUIET))
         if len(taus) > 1:
             grid.add_row("", "", Text(", ".join(parts), style=QUIET))
+        beside = [
+            f"{value:.2f} {what}"
+            for what, value in (("without repeats", last.tau_without_repeats), ("by look-up", last.tau_of_lookup))
+            if value is not None and last.tau is not None
+        ]
+        if beside:
+            grid.add_row("", "", Text(", ".join(beside), style=QUIET))
         if not last.parity.is_passed:
             grid.add_row("parity", Text(last.parity.verdict, style=CAUTION), Text(last.parity.says, style=CAUTION))
 
@@ -138,6 +163,10 @@ class TrainingBoard:
         pace_s = (last.at_s - recent[0].at_s) / (last.step - recent[0].step or 1)
         left_s = max(0.0, pace_s * (last.num_steps - last.step) - (self._clock() - last.at_s))
         return f"about {duration(left_s)} left"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _share(number: float | None) -> str:

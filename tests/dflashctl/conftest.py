@@ -10,7 +10,7 @@ from dflashctl.transport.base import Job
 from dflashctl.transport.local import LocalTransport
 from dflashctl_remote.spec.data import DatasetInfo
 from dflashctl_remote.spec.evaluate import EvalReport, Tau
-from dflashctl_remote.spec.events import Step, Validated
+from dflashctl_remote.spec.events import Queue, StageLoad, Step, Validated
 from dflashctl_remote.spec.parity import Parity
 
 OPENAI_STAND_IN = Path(__file__).parent / "openai_stand_in.py"
@@ -69,6 +69,20 @@ def step():
         return Step(**{**fields, **changes})
 
     return make
+
+
+@pytest.fixture
+def in_line():
+    """Of a step whose stages ran side by side, the target limiting."""
+    shares = (("loader", 1, 0.02, 0.0, 0.98), ("target", 2, 0.97, 0.03, 0.0), ("drafter", 1, 0.6, 0.4, 0.0))
+    return {
+        "queues": (Queue(name="rows", depth=4, capacity=4), Queue(name="hidden states", depth=0, capacity=2)),
+        "stages": tuple(
+            StageLoad(name=name, count=count, busy=busy, starved=starved, held_up=held_up)
+            for name, count, busy, starved, held_up in shares
+        ),
+        "limiting_stage": "target",
+    }
 
 
 @pytest.fixture

@@ -1,27 +1,28 @@
 """A run as a subject: its state held against its process, what it says of itself, and what was measured of it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from dflashctl.artifacts import RunRef
 from dflashctl.errors import DflashctlError
 from dflashctl.facts.runs import RunState, read_record, state_if_readable
+from dflashctl.facts.stage_loads import limiting_of, recent_loads
 from dflashctl.stages.status.fact import Fact, Subject, unknown, unreadable
 from dflashctl.stages.status.measured import Benchmark, Evaluation, served_tau, tau_facts
 from dflashctl.stages.status.trend import pace_s, trend
 from dflashctl.transport.base import Transport
-from dflashctl.transport.tail import read_across
+from dflashctl.transport.tail import find_last_event, read_across
 from dflashctl_remote.spec.errors import BundleError
-from dflashctl_remote.spec.events import Started, Step
+from dflashctl_remote.spec.events import Started, Step, Validated
 
 SILENT_AFTER_S = 120.0
 """A run that trains speaks at every step; after so long without a word what it said is old."""
 SILENT_AFTER_STEPS = 5.0
 """... or after the time of so many steps, where steps are slow."""
 NUM_PIECES, PIECE_BYTES = 12, 64 * 1024
-"""Of the account, some 80 steps each: enough to see a rise at any time of the run, whatever its length."""
+"""Of the account, some 60 steps each: enough to see a rise at any time of the run, whatever its length."""
 PACE_STEPS = 200
 
 
@@ -36,6 +37,8 @@ def run_subject(
         pace = pace_s(_last_steps(pieces))
         silent_after_s = max(SILENT_AFTER_S, SILENT_AFTER_STEPS * (pace or 0.0))
         facts += _told(state, pieces, pace, silent_after_s)
+        if state.state != "unreadable":
+            facts += _validated(ref)
     except (DflashctlError, OSError) as error:
         facts.append(unreadable("account", str(ref.events_path), str(error)))
     facts += [*_checkpoint(ref, state), *_stop(ref, state), _recipe(ref)]
@@ -89,12 +92,43 @@ def _told(state: RunState, pieces: list[list[Any]], pace: float | None, silent_a
         reported("accuracy", accuracy, step.accuracy),
         reported("throughput", throughput, rate, "context tokens/s"),
     ]
+    facts += _stages(pieces, reported)
+    facts.append(reported("peak memory", f"{step.peak_memory_bytes / 2**30:.1f} GiB", step.peak_memory_bytes, "bytes"))
     if is_running and pace is not None:
         left_s = pace * (step.num_steps - step.step)
         text = f"{_coarse(left_s)}, at the {pace:.3g} s a step of late"
         source = str(state.run.events_path)
         facts.append(Fact("time left", text, "estimated", source, step.at_s, left_s, "s", "", silent_after_s))
     return facts
+
+
+def _stages(pieces: list[list[Any]], reported: Callable[..., Fact]) -> list[Fact]:
+    """What its stages did of late, where they run side by side."""
+    steps = _last_steps(pieces)
+    loads = recent_loads(steps)
+    limiting = next((load for load in loads if load.name == limiting_of(loads)), None)
+    if limiting is None:
+        return []
+    others = ", ".join(f"{load.name} {100 * load.busy:.0f} %" for load in loads if load is not limiting)
+    text = f"{limiting.name} sets the pace, busy {100 * limiting.busy:.0f} % of the time ({others})"
+    queues = ", ".join(f"{queue.name} {queue.depth} of {queue.capacity}" for queue in steps[-1].queues)
+    return [reported("stages", f"{text}; waiting: {queues}", limiting.busy)]
+
+
+def _validated(ref: RunRef) -> list[Fact]:
+    """The run's own newest measurement on held-out prompts; nothing where it made none."""
+    event = find_last_event(ref.events_path, "validated")
+    if not isinstance(event, Validated) or event.tau is None:
+        return []
+    sure = "" if event.tau_low is None or event.tau_high is None else f" [{event.tau_low:.2f}, {event.tau_high:.2f}]"
+    text = (
+        f"{event.tau:.2f}{sure} at step {event.step:,}, {event.num_prompts} held-out prompts, "
+        f"{event.num_verify_steps:,} verify steps"
+    )
+    says = f" ({event.parity.says})" if event.parity.says else ""
+    warning = "" if event.parity.is_passed else f"parity gate: {event.parity.verdict}{says}"
+    source, unit = str(ref.events_path), "tokens a verify step"
+    return [Fact("validated tau", text, "measured", source, event.at_s, event.tau, unit, warning)]
 
 
 def _pieces(ref: RunRef) -> list[list[Any]]:

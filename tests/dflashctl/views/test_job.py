@@ -29,6 +29,15 @@ def test_throughput_never_stands_without_r(step):
     assert "2,345 context tokens/s at r 2.00" in Lines().line_of(step(1))
 
 
+def test_a_step_of_stages_side_by_side_says_which_one_sets_the_pace(step, in_line):
+    line = Lines().line_of(step(1, **in_line))
+    assert line is not None
+    assert line.endswith(
+        "at r 2.00  target sets the pace (busy: loader 2 % target 97 % drafter 60 %)  rows 4/4 hidden states 0/2"
+    )
+    assert (Lines().line_of(step(1)) or "").endswith("at r 2.00")
+
+
 def test_other_events_always_are_lines():
     lines = Lines(every_s=1e9)
     assert lines.line_of(Started(job="train", pid=7, device="cpu")) == "train: started, process 7 on cpu"

@@ -2,7 +2,7 @@ import re
 
 from dflashctl.facts.host_stream import GpuUse
 from dflashctl.views.training import TrainingBoard
-from dflashctl_remote.spec.events import CheckpointSaved, Progress, Queue, Started
+from dflashctl_remote.spec.events import CheckpointSaved, Progress, Started
 from dflashctl_remote.spec.parity import Parity
 
 
@@ -51,12 +51,37 @@ def test_remark_counts_down_on_the_board(text_of):
     assert "stopping in good order (60 s left)" in text_of(board)
 
 
-def test_queues_and_gpus_are_shown_where_there_are_any(text_of, step):
+def test_stages_show_what_they_did_with_their_time_and_which_one_sets_the_pace(text_of, step, in_line):
     board = TrainingBoard("r", lambda: 0.0)
-    board.add(step(1, queues=(Queue(name="hidden states", depth=3, capacity=20),)))
+    board.add(step(1))
+    for word in ("loader", "queues", "pace"):
+        assert word not in text_of(board)
+    board.add(step(2, **in_line))
+    shown = text_of(board)
+    assert re.search(r"loader +2 % +busy, 98 % held up *\W*\n", shown)
+    assert re.search(r"2 targets +97 % +busy, 3 % starved: sets the pace", shown)
+    assert re.search(r"drafter +60 % +busy, 40 % starved *\W*\n", shown)
+    assert re.search(r"queues +rows 4 of 4, hidden states 0 of 2", shown)
+
+
+def test_a_validation_shows_the_held_out_loss_and_what_tau_stands_beside(text_of, step, validated):
+    board = TrainingBoard("r", lambda: 1010.0)
+    board.add(step(1))
+    board.add(validated(5))
+    shown = text_of(board)
+    assert re.search(r"held out +2\.000 +loss, on documents never trained on", shown)
+    assert "3.10 without repeats, 1.40 by look-up" in shown
+    board.add(validated(6, tau=None, tau_low=None, tau_high=None))
+    shown = text_of(board)
+    assert re.search(r"tau +none", shown)
+    assert "look-up" not in shown
+
+
+def test_gpus_are_shown_where_there_are_any(text_of, step):
+    board = TrainingBoard("r", lambda: 0.0)
+    board.add(step(1))
     board.gpus = (GpuUse("GPU-1", "RTX PRO 6000", 97.0, 40 * 2**30, 96 * 2**30, 580.0, None),)
     shown = text_of(board)
-    assert re.search(r"queue +3/20 +hidden states", shown)
     assert re.search(r"gpu +97 % +RTX PRO 6000, 40.0 GiB of 96.0 GiB, 580 W", shown)
 
 

@@ -6,6 +6,7 @@ import pytest
 from dflashctl.stages.status.training import SILENT_AFTER_S, run_subject
 from dflashctl_remote.spec.events import CheckpointSaved, EventLog, Started
 from dflashctl_remote.spec.manifest import write_json
+from dflashctl_remote.spec.parity import Parity
 
 NOW_S = 2_000_000.0
 
@@ -141,3 +142,43 @@ def test_what_it_trains_on_comes_from_its_record(run, facts):
     found = facts(ref)
     assert "cannot be read" in found["recipe"].text
     assert found["state"].value == "finished"
+
+
+def test_stages_side_by_side_tell_which_one_sets_the_pace(living, facts, step, in_line):
+    ref = living([])
+    assert "stages" not in facts(ref)
+    log = EventLog(ref.events_path)
+    log.emit(step(1, at_s=NOW_S - 5, **in_line))
+    log.close()
+    found = facts(ref)["stages"]
+    assert found.text == (
+        "target sets the pace, busy 97 % of the time (loader 2 %, drafter 60 %); "
+        "waiting: rows 4 of 4, hidden states 0 of 2"
+    )
+    assert (found.kind, found.value) == ("reported", 0.97)
+
+
+def test_stages_in_turns_have_no_pace_to_set(run, facts):
+    found = facts(run([2.0] * 5))
+    assert "stages" not in found
+    assert found["peak memory"].text == "3.0 GiB"
+
+
+def test_tau_of_the_newest_validation_is_measured_and_says_on_what(run, facts, validated):
+    ref = run([2.0] * 5)
+    assert "validated tau" not in facts(ref)
+    log = EventLog(ref.events_path)
+    log.emit(validated(2, tau=1.5))
+    log.emit(validated(4, at_s=NOW_S - 30))
+    log.close()
+    tau = facts(ref)["validated tau"]
+    assert tau.text == "3.21 [2.95, 3.50] at step 4, 16 held-out prompts, 600 verify steps"
+    assert (tau.kind, tau.value, tau.age_s(NOW_S), tau.warning) == ("measured", 3.21, 30.0, "")
+
+
+def test_a_tau_whose_parity_gate_did_not_pass_says_so(run, facts, validated):
+    ref = run([2.0] * 5)
+    log = EventLog(ref.events_path)
+    log.emit(validated(4, parity=Parity(verdict="differ", cause="mask", says="a block sees its anchor")))
+    log.close()
+    assert facts(ref)["validated tau"].warning == "parity gate: differ (a block sees its anchor)"
