@@ -3,6 +3,7 @@
 # make e2e      the slow tests     make clean   remove the environment and what was built
 # make bench-remote  how fast commands are on hosts behind SSH (three in network namespaces; needs root and sshd)
 # make bench-relay   how fast a relay is, against scp -3, rsync and a pipe of two ssh (there too; BENCH_ARGS="--only small")
+# make bench-train  how fast training is on a GPU, and its loader (BENCH_ARGS="--only loader"; without a GPU: that it works)
 # make test-peers   compare with the packages of others, in .venv-peers (their pins clash with ours)
 #
 # Each makes .venv and installs what it needs. Variables:
@@ -10,7 +11,7 @@
 #   TORCH_PIP_ARGS=...  pip arguments for torch alone, e.g. "--index-url URL" of a source of CPU-only wheels
 #   GPU=1               install the gpu extra too (flash-linear-attention; it breaks hybrid targets without a GPU)
 #   DEMO_ARGS=...       arguments of `dflashctl demo`
-#   BENCH_ARGS=...      arguments of scripts/bench_relay.py
+#   BENCH_ARGS=...      arguments of scripts/bench_relay.py, or of scripts/bench_train
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -32,7 +33,7 @@ PEERS_PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 .venv-peers/bin/python -m pip insta
 RUNTIME := train,serve$(if $(GPU),$(comma)gpu)
 INPUTS := pyproject.toml constraints.txt Makefile
 
-.PHONY: help demo test check e2e peers test-peers bench-remote bench-relay clean
+.PHONY: help demo test check e2e peers test-peers bench-remote bench-relay bench-train clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -57,6 +58,9 @@ bench-remote: .venv/.dev
 
 bench-relay: .venv/.dev
 	$(BIN)/python scripts/bench_relay.py $(BENCH_ARGS)
+
+bench-train: .venv/.runtime
+	$(BIN)/python scripts/bench_train $(BENCH_ARGS)
 
 peers: .venv-peers/.ready
 
