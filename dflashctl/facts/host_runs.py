@@ -13,7 +13,7 @@ from dflashctl.facts.run_state import RunState, Seen, judge, told_in
 from dflashctl.transport.files import read_script
 from dflashctl.transport.process import Presence
 from dflashctl.transport.shell import Script, Shell
-from dflashctl_remote.spec.events import CheckpointSaved, parse_event
+from dflashctl_remote.spec.events import CheckpointSaved, Validated, parse_event
 from dflashctl_remote.spec.process import ExitRecord, ProcessToken
 from dflashctl_remote.spec.train import RunRecord
 
@@ -129,6 +129,9 @@ def _state(run: RunRef, lines: dict[str, str], now_s: float) -> RunState:
         if told.saved is None and lines.get("saved"):
             event = parse_event(lines["saved"])
             told.saved = event if isinstance(event, CheckpointSaved) else None
+        if told.validated is None and lines.get("validated"):
+            event = parse_event(lines["validated"])
+            told.validated = event if isinstance(event, Validated) else None
     except (ArtifactError, ValidationError) as error:
         return RunState(run, "unreadable", None, None, None, None, str(error))
     return judge(run, told, seen, now_s)

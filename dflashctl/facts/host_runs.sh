@@ -44,14 +44,20 @@ tell() {
   if [ -n "$run_id" ] && [ -f "$folder/run.json" ]; then read_whole "$folder/run.json"; printf 'record=%s\n' "$content"; fi
   events=$folder/events.jsonl
   read_events "$events"
-  case "$tail" in
-    *'"kind":"checkpoint"'*) ;;
-    *) for saved in "$folder"/checkpoints/step-*/manifest.json; do
-         # A long way back: checkpoints are rare where steps are many.
-         [ -f "$saved" ] && [ -f "$events" ] && printf 'saved=%s\n' "$(grep '"kind":"checkpoint"' "$events" | tail -n 1)"
-         break
-       done;;
-  esac
+  for saved in "$folder"/checkpoints/step-*/manifest.json; do
+    if [ ! -f "$saved" ] || [ ! -f "$events" ]; then break; fi
+    # A long way back: checkpoints and validations are rare where steps are many.
+    case "$tail" in
+      *'"kind":"checkpoint"'*) ;;
+      *) printf 'saved=%s\n' "$(grep '"kind":"checkpoint"' "$events" | tail -n 1)";;
+    esac
+    # Not all the way: a run need not have any.
+    case "$tail" in
+      *'"kind":"validated"'*) ;;
+      *) printf 'validated=%s\n' "$(tail -c 8000000 "$events" | grep '"kind":"validated"' | tail -n 1)";;
+    esac
+    break
+  done
   printf 'tail_from=%s\ntail=%s\n%s\n' "$tail_from" "${#tail}" "$tail"
 }
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from dflashctl.artifacts import RunRef
 from dflashctl.transport.process import Presence
 from dflashctl.transport.tail import parse_lines
-from dflashctl_remote.spec.events import CheckpointSaved, Failed, Finished, Started, Step, Stopped
+from dflashctl_remote.spec.events import CheckpointSaved, Failed, Finished, Started, Step, Stopped, Validated
 from dflashctl_remote.spec.process import ExitRecord, ProcessToken
 
 START_S = 120.0
@@ -44,6 +44,7 @@ class RunState:
     detail: str = ""
     """Why it stopped or failed."""
     num_restarts: int = 0
+    last_validated: Validated | None = None
 
     @property
     def is_active(self) -> bool:
@@ -77,6 +78,7 @@ class Told:
         self.started: Started | None = None
         self.step: Step | None = None
         self.saved: CheckpointSaved | None = None
+        self.validated: Validated | None = None
         self.end: Any = None
         self.at_s: float | None = None
         self.knows_attempt = False
@@ -99,6 +101,8 @@ class Told:
                 self.step = event
             case CheckpointSaved():
                 self.saved = event
+            case Validated():
+                self.validated = event
             case Finished() | Stopped() | Failed():
                 self.end = event
 
@@ -123,7 +127,7 @@ def judge(run: RunRef, told: Told, seen: Seen, now_s: float) -> RunState:
     state, detail = _state(told, seen, now_s)
     pid = seen.token.pid if seen.token else told.started.pid if told.started else None
     restarts = seen.exit.restarts if seen.exit else 0
-    return RunState(run, state, told.at_s, told.step, told.saved, pid, detail, restarts)
+    return RunState(run, state, told.at_s, told.step, told.saved, pid, detail, restarts, told.validated)
 
 
 def _state(told: Told, seen: Seen, now_s: float) -> tuple[State, str]:

@@ -34,15 +34,19 @@ def state_of(run: RunRef, transport: Transport, *, now_s: float | None = None) -
     # The process first: what it says at its end is then not missed.
     seen = _seen(run, transport)
     told = told_in(*read_tail(run.events_path, TAIL_BYTES), _events_at(run), run.events_path)
-    if told.at_s is not None and told.saved is None and any((run.folder / "checkpoints").glob("step-*")):
-        # A long way back: checkpoints are rare where steps are many.
-        told.saved = find_last_event(run.events_path, "checkpoint")
+    if told.at_s is not None and any((run.folder / "checkpoints").glob("step-*")):
+        # A long way back: checkpoints and validations are rare where steps are many.
+        if told.saved is None:
+            told.saved = find_last_event(run.events_path, "checkpoint")
+        if told.validated is None:
+            told.validated = find_last_event(run.events_path, "validated")
     if told.at_s is not None and told.started is None and seen.token is None:
         told.started = find_last_event(run.events_path, "started")
     # No Linux, so no token: the pid and the command line must do.
     is_told = seen.token is None and told.started is not None and told.end is None
     if is_told and told.started is not None and is_running(run, told.started.pid, transport):
-        return RunState(run, "running", told.at_s, told.step, told.saved, told.started.pid)
+        pid = told.started.pid
+        return RunState(run, "running", told.at_s, told.step, told.saved, pid, last_validated=told.validated)
     return judge(run, told, seen, time.time() if now_s is None else now_s)
 
 

@@ -72,7 +72,8 @@ def runs(states: Iterable[RunState], now_s: Mapping[str, float], *, is_part: boo
     """
     told = list(states)
     has_hosts = is_part or any(state.run.host != LOCAL for state in told)
-    table = _runs_table(has_hosts=has_hosts, is_part=is_part)
+    has_tau = is_part or any(_tau(state).plain != "-" for state in told)
+    table = _runs_table(has_hosts=has_hosts, has_tau=has_tau, is_part=is_part)
     for state in told:
         step = state.last_step
         here = now_s.get(state.run.host)
@@ -88,6 +89,7 @@ def runs(states: Iterable[RunState], now_s: Mapping[str, float], *, is_part: boo
             f"{step.step:,}/{step.num_steps:,}" if step else "-",
             f"{step.loss:.3f}" if step else "-",
             percent(step.accuracy) if step else "-",
+            *([_tau(state)] if has_tau else []),
             f"step {state.last_checkpoint.step:,}" if state.last_checkpoint else "-",
             age,
         )
@@ -99,12 +101,20 @@ def runs(states: Iterable[RunState], now_s: Mapping[str, float], *, is_part: boo
 
 def runs_head() -> RenderableType:
     """The head of a list that is shown in pieces, as hosts answer."""
-    table = _runs_table(has_hosts=True, is_part=True)
+    table = _runs_table(has_hosts=True, has_tau=True, is_part=True)
     table.show_header = True
     return table
 
 
-def _runs_table(*, has_hosts: bool, is_part: bool) -> Table:
+def _tau(state: RunState) -> Text:
+    """Of the newest validation, marked where its parity gate did not pass."""
+    last = state.last_validated
+    if last is None or last.tau is None:
+        return Text("-")
+    return Text(f"{last.tau:.2f}") if last.parity.is_passed else Text(f"{last.tau:.2f}!", style=CAUTION)
+
+
+def _runs_table(*, has_hosts: bool, has_tau: bool, is_part: bool) -> Table:
     table = Table(box=None, header_style=QUIET, padding=(0, 2), show_header=not is_part)
     widths = {
         "host": 10,
@@ -113,11 +123,14 @@ def _runs_table(*, has_hosts: bool, is_part: bool) -> Table:
         "step": 15,
         "loss": 6,
         "accuracy": 8,
+        "tau": 5,
         "checkpoint": 11,
         "last event": 10,
     }
-    for column, width in list(widths.items())[0 if has_hosts else 1 :]:
-        table.add_column(column, min_width=width if is_part else None)
+    left_out = {*(() if has_hosts else ("host",)), *(() if has_tau else ("tau",))}
+    for column, width in widths.items():
+        if column not in left_out:
+            table.add_column(column, min_width=width if is_part else None)
     return table
 
 

@@ -10,7 +10,7 @@ from dflashctl.artifacts import RunRef
 from dflashctl.facts.host_runs import HostRuns
 from dflashctl.facts.run_state import RunState, State
 from dflashctl_remote.spec.base import Spec
-from dflashctl_remote.spec.events import CheckpointSaved, Step
+from dflashctl_remote.spec.events import CheckpointSaved, Step, Validated
 from dflashctl_remote.spec.manifest import write_atomically
 
 
@@ -21,6 +21,7 @@ class SeenRun(Spec):
     last_event_at_s: float | None
     last_step: Step | None
     last_checkpoint: CheckpointSaved | None
+    last_validated: Validated | None = None
 
 
 class LastSeen(Spec):
@@ -41,6 +42,7 @@ def remember(folder: Path, asked: str, found: HostRuns, at_s: float) -> None:
             last_event_at_s=state.last_event_at_s,
             last_step=state.last_step,
             last_checkpoint=state.last_checkpoint,
+            last_validated=state.last_validated,
         )
         for state in found.states
     )
@@ -68,6 +70,7 @@ def recall(folder: Path, host: str, asked: str) -> tuple[RunState, ...]:
             run.last_checkpoint,
             None,
             f"last seen {when}, was {run.state}",
+            last_validated=run.last_validated,
         )
         for run in seen.runs
     )

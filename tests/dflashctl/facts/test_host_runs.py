@@ -65,13 +65,14 @@ def test_both_ways_agree_on_every_state(shell, workdir, transport, make):
     assert len({state.state for state in here.values()}) == 8
 
 
-def test_the_last_step_and_a_checkpoint_of_long_ago_are_told(shell, workdir, make, step):
+def test_the_last_step_and_a_checkpoint_and_validation_of_long_ago_are_told(shell, workdir, make, step, validated):
     saved = CheckpointSaved(at_s=501.5, step=1, path="p", size_bytes=1, seconds_s=0.1)
-    ref = make("long", STARTED, saved, *(step(number) for number in range(1, 300)))
+    ref = make("long", STARTED, validated(1), saved, *(step(number) for number in range(1, 300)))
     (ref.folder / "checkpoints/step-00000001").mkdir(parents=True)
     (ref.folder / "checkpoints/step-00000001/manifest.json").write_text("{}")
     (state,) = runs_on(shell, str(workdir.path)).states
     assert (state.last_step.step, state.last_checkpoint.step) == (299, 1)
+    assert state.last_validated.tau == 3.21
 
 
 def test_one_run_comes_with_its_record(shell, workdir, make):

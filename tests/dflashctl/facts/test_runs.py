@@ -68,15 +68,17 @@ def test_a_run_of_another_boot_is_lost_to_it(run, transport, owned, write):
     assert state_of(run, transport).state == "lost to reboot"
 
 
-def test_the_end_of_a_long_account_is_enough_but_for_what_was_long_ago(run, transport, write, step):
+def test_the_end_of_a_long_account_is_enough_but_for_what_was_long_ago(run, transport, write, step, validated):
     (run.folder / "checkpoints" / "step-00000001").mkdir(parents=True)
     write(
         Started(job="train", pid=2**22 + 1, device="cpu"),
+        validated(1),
         CheckpointSaved(step=1, path="p", size_bytes=1, seconds_s=0.1),
         *(step(number) for number in range(1, 3000)),
     )
     found = state_of(run, transport)
     assert (found.last_step.step, found.last_checkpoint.step) == (2999, 1)
+    assert found.last_validated.tau == 3.21
     assert found.detail == f"process {2**22 + 1} is gone and wrote no last event"
 
 

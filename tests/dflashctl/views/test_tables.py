@@ -12,6 +12,7 @@ from dflashctl.views.placing import placing_rows
 from dflashctl_remote.spec.data import TokenizeSpec
 from dflashctl_remote.spec.events import CheckpointSaved
 from dflashctl_remote.spec.manifest import FileEntry, Manifest
+from dflashctl_remote.spec.parity import Parity
 
 
 def placing(**changes) -> Placing:
@@ -66,6 +67,20 @@ def test_runs_show_state_and_the_age_of_the_last_word(text_of, step):
     lines = text_of(tables.runs(states, {"local": 142.0})).splitlines()
     assert lines[1].split() == ["mine", "running", "9/100", "0.889", "25.0", "%", "step", "7", "42", "s", "ago"]
     assert lines[2].split() == ["new", "starting", "-", "-", "-", "-", "-"]
+
+
+def test_tau_is_a_column_where_one_was_measured_and_marked_where_the_gate_did_not_pass(text_of, step, validated):
+    good, bad, none = (RunRef(name, Path("/runs")) for name in ("good", "bad", "none"))
+    differs = validated(6, tau=2.5, parity=Parity(verdict="differ", cause="mask", says="..."))
+    states = [
+        RunState(good, "running", 100.0, step(9), None, 7, last_validated=validated(5)),
+        RunState(bad, "running", 100.0, step(9), None, 7, last_validated=differs),
+        RunState(none, "running", 100.0, step(9), None, 7),
+    ]
+    lines = text_of(tables.runs(states, {})).splitlines()
+    assert "tau" in lines[0].split()
+    assert [line.split()[6] for line in lines[1:4]] == ["3.21", "2.50!", "-"]
+    assert "tau" not in text_of(tables.runs(states[2:], {}))
 
 
 def test_values_are_written_as_in_yaml(text_of):
