@@ -80,7 +80,7 @@ def runs(states: Iterable[RunState], now_s: Mapping[str, float], *, is_part: boo
         age = "-"
         if state.last_event_at_s is not None and here is not None:
             age = f"{duration(max(0.0, here - state.last_event_at_s))} ago"
-        cells = (
+        cells: list[Text | str] = [
             Text(state.run.run_id),
             Text(
                 f"{state.state} ({state.detail})" if state.state == "unreachable" else state.state,
@@ -92,8 +92,8 @@ def runs(states: Iterable[RunState], now_s: Mapping[str, float], *, is_part: boo
             *([_tau(state)] if has_tau else []),
             f"step {state.last_checkpoint.step:,}" if state.last_checkpoint else "-",
             age,
-        )
-        table.add_row(*((Text(state.run.host), *cells) if has_hosts else cells))
+        ]
+        table.add_row(*([Text(state.run.host)] if has_hosts else []), *cells)
     # How a run ended is told elsewhere; what is odd about one that goes on, or cannot be told, belongs here.
     odd = [state for state in told if state.detail and state.state in SAID]
     return Group(table, *(Text(f"  {state.run.run_id}: {state.detail}", style=CAUTION) for state in odd))
