@@ -77,6 +77,7 @@ def carry_out(name: str, num_gpus: int, limit_s: float, *, is_tiny: bool) -> Res
         case = Case(is_tiny and name != "loader", Path(folder))
         lines, problem = run(arm, case, limit_s)
         rows = arm.rows(case, lines)
+        problem = problem or ("" if rows else "it ended well and told no figure")
     seconds = time.monotonic() - began_s
     print(f"{name}: {seconds:.0f} s{f', {problem}' if problem else ''}", flush=True)
     return result | {"rows": rows, "problem": problem, "seconds": round(seconds, 1)}
