@@ -7,7 +7,7 @@ import shlex
 import signal
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -17,7 +17,7 @@ from dflashctl.operations.launch import launch
 from dflashctl.operations.stop import stop
 from dflashctl_remote.spec.process import MARKER, ExitRecord, ProcessToken
 from shells import Shells
-from sshlab.host import wait_until
+from sshlab.host import LabError, wait_until
 from supervised_jobs import HAS_CHILDREN, IS_DEAF, SAVES, SLEEPS, gated, make_job
 
 NUM_CUTS = 30
@@ -117,6 +117,9 @@ def test_runs_again_and_again_leave_nothing_and_hurt_nobody(lab, site, num_cycle
     """A quarter of them is not given any time, and all have children that do what they can to stay."""
     argv = ("/bin/sh", "-c", SH_CHILDREN + ENDINGS["wait"])
     decoys = [site.host.start(list(argv)), site.host.start(["sleep", "1001"])]
+    # All of a decoy's: some are nobody's children by then, and nothing tells later whose they are.
+    sleepers = {"1003", "1004", "1008"}
+    wait_until(lambda: sleepers <= {process.argv[-1] for process in site.left() if process.argv}, "the decoys are up")
     theirs = {process.outer_pid for process in site.left()}
     lock, failures, numbers = threading.Lock(), [], iter(range(num_cycles))
 
@@ -139,11 +142,14 @@ def test_runs_again_and_again_leave_nothing_and_hurt_nobody(lab, site, num_cycle
         thread.join()
     assert failures == []
 
-    def is_clean():
-        """But for what the decoys are, or have started since. The shell of the last answer may just be ending."""
-        return [one for one in site.left() if not {one.outer_pid, one.outer_parent} & theirs] == []
+    def left():
+        """But for what the decoys are, or have started since."""
+        return [one for one in site.left() if not {one.outer_pid, one.outer_parent} & theirs]
 
-    wait_until(is_clean, "nothing of the runs is left")
+    # The shell of the last answer may just be ending.
+    with suppress(LabError):
+        wait_until(lambda: not left(), "nothing of the runs is left")
+    assert left() == []
     assert all(site.host.is_alive(decoy) for decoy in decoys)
     assert site.host.exec(["ls", f"{site.workdir}/leases"]).out == ""
 
