@@ -132,11 +132,11 @@ class InLine:
 
     def __enter__(self) -> Self:
         self._line.keep(self._rows, self._states, self._passage)
-        self._line.loads.append(self.drafting)
         self._line.start("loader", self._load)
         for number, target in enumerate(self._targets):
             name = "target" if len(self._targets) == 1 else f"target {number}"
             self._line.start(name, lambda load, target=target: self._see(load, target))  # type: ignore[misc]
+        self._line.loads.append(self.drafting)
         self._reported_s = time.perf_counter()
         return self
 
