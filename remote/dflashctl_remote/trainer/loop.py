@@ -146,6 +146,8 @@ def _run_steps(running: Running, state: TrainerState, events: Emitter) -> Outcom
             events.emit(validated)
         if state.step % spec.checkpoint.every_steps == 0 or state.step == spec.num_steps:
             saving.save(state, validated)
+        # What the stages did meanwhile is no part of the next step.
+        running.source.report()
         began_s = time.perf_counter()
     if state.step == spec.num_steps:
         return Outcome(state, saving.finish(state))
