@@ -3,6 +3,7 @@
 # make e2e      the slow tests     make clean   remove the environment and what was built
 # make bench-remote  how fast commands are on hosts behind SSH (three in network namespaces; needs root and sshd)
 # make bench-relay   how fast a relay is, against scp -3, rsync and a pipe of two ssh (there too; BENCH_ARGS="--only small")
+# make test-gpu     what needs a CUDA device: kernels, packed target, drafter step, resume in bf16
 # make bench-train  how fast training is on a GPU, and its loader (BENCH_ARGS="--only loader"; without a GPU: that it works)
 # make test-peers   compare with the packages of others, in .venv-peers (their pins clash with ours)
 #
@@ -33,7 +34,7 @@ PEERS_PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 .venv-peers/bin/python -m pip insta
 RUNTIME := train,serve$(if $(GPU),$(comma)gpu)
 INPUTS := pyproject.toml constraints.txt Makefile
 
-.PHONY: help demo test check e2e peers test-peers bench-remote bench-relay bench-train clean
+.PHONY: help demo test check e2e peers test-peers test-gpu bench-remote bench-relay bench-train clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -52,6 +53,9 @@ check: .venv/.dev
 
 e2e: .venv/.e2e
 	$(BIN)/python -m pytest -q -s -m "slow and not gpu and not peers"
+
+test-gpu: .venv/.dev
+	$(BIN)/python -m pytest -q -m gpu -o filterwarnings=default
 
 bench-remote: .venv/.dev
 	$(BIN)/python scripts/bench_remote.py
