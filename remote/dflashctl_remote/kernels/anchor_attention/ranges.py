@@ -1,0 +1,106 @@
+"""What the Triton kernels are told of a group of blocks: who meets whom, in which order, cut into which tiles.
+
+All of it is elementwise integer work on the device; the host waits for nothing. Axes as in visible.py; J tiles of
+context keys, I tiles of blocks.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dflashctl_remote.kernels.anchor_attention.visible import Visible
+from dflashctl_remote.kernels.common.rows import next_power_of_2
+
+MOST_ROWS = 128
+
+
+@dataclass(frozen=True)
+class PassTuning:
+    """Constants of one kernel; fixed, so that nothing is tuned at run time by several threads at once."""
+
+    keys: int
+    """Keys of a tile."""
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True)
+class Tuning:
+    rows: int = MOST_ROWS
+    """Of a tile of queries: blocks * heads of one key-value head * slots, each rounded up to a power of two."""
+    forward: PassTuning = PassTuning(keys=128, num_warps=8, num_stages=2)
+    queries: PassTuning = PassTuning(keys=64, num_warps=8, num_stages=3)
+    """Backward: gradients of queries, and of the blocks' own keys and values."""
+    context: PassTuning = PassTuning(keys=128, num_warps=8, num_stages=2)
+    """Backward: gradients of the context's keys and values."""
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Of one group of blocks; made once, used by every layer in both directions. Tensors are int32."""
+
+    visible: Visible
+    tuning: Tuning
+    blocks_per_tile: int
+    slots: int
+    """Block size, rounded up to what a matrix product takes."""
+    heads: int
+    """Query heads of a key-value head, rounded up."""
+    order_I: Tensor
+    """Tiles of blocks, longest range first: the short ones fill up what the long ones leave idle."""
+    first_J: Tensor
+    """First block that sees something of a tile of keys."""
+    full_J: Tensor
+    """From here to the last one every block sees the tile whole."""
+    last_J: Tensor
+    """One past the last block that sees something of it; no larger than first_J where nobody does."""
+    order_J: Tensor
+    """Tiles of keys, most blocks first."""
+
+
+def is_supported(visible: Visible, heads_per_kv: int, size: int) -> bool:
+    """No window, a block's rows of one key-value head within a tile, and a head size that Triton can multiply."""
+    rows = padded_slots(visible.block_size) * next_power_of_2(heads_per_kv)
+    return visible.window is None and rows <= MOST_ROWS and size in (16, 32, 64, 128)
+
+
+def padded_slots(block_size: int) -> int:
+    return max(16, next_power_of_2(block_size))
+
+
+def make_ranges(visible: Visible, heads_per_kv: int, tuning: Tuning = Tuning()) -> Ranges:
+    """Anchors may stand in any order; sorted ones have short ranges.
+
+    A tile of keys lists its blocks as one run. Blocks inside that run that see nothing of it are masked, so they cost
+    time and change nothing; sorted anchors have none but at the border of two documents.
+    """
+    starts_N, anchors_N = visible.starts_N, visible.anchors_N
+    num_blocks, device = anchors_N.shape[0], anchors_N.device
+    slots, heads = padded_slots(visible.block_size), next_power_of_2(heads_per_kv)
+    per_tile = max(1, tuning.rows // (slots * heads))
+
+    lengths_N = F.pad(anchors_N - starts_N, (0, -num_blocks % per_tile))
+    order_I = lengths_N.view(-1, per_tile).amax(dim=1).argsort(descending=True).int()
+
+    width = tuning.context.keys
+    key_J1 = torch.arange(0, visible.num_context, width, device=device, dtype=torch.int32)[:, None]
+    at_N = torch.arange(num_blocks, device=device, dtype=torch.int32)
+    touches_JN = (starts_N < key_J1 + width) & (anchors_N > torch.maximum(starts_N, key_J1))
+    covers_JN = (starts_N <= key_J1) & (anchors_N >= key_J1 + width)
+    first_J1 = torch.where(touches_JN, at_N, num_blocks).amin(dim=1, keepdim=True)
+    last_J1 = torch.where(touches_JN, at_N + 1, 0).amax(dim=1, keepdim=True)
+    full_J1 = torch.where(covers_JN | (at_N >= last_J1), first_J1, torch.maximum(at_N + 1, first_J1))
+    return Ranges(
+        visible=visible,
+        tuning=tuning,
+        blocks_per_tile=per_tile,
+        slots=slots,
+        heads=heads,
+        order_I=order_I,
+        first_J=first_J1[:, 0].contiguous(),
+        full_J=full_J1.amax(dim=1),
+        last_J=last_J1[:, 0].contiguous(),
+        order_J=(last_J1 - first_J1)[:, 0].argsort(descending=True).int(),
+    )
