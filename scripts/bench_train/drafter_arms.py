@@ -41,7 +41,7 @@ class Ours:
         self.head_VE = drawn("head", shape, 0.02, device, self._dtype)
         chosen = {"anchors_per_group": options.group, "loss_chunk_rows": options.chunk_rows}
         self._objective = ObjectiveSpec(**{name: value for name, value in chosen.items() if value})
-        self._attention: Any = "eager" if device.type == "cpu" else "flex"
+        self._attention: Any = "eager" if device.type == "cpu" else options.attention
         self.notes = ""
 
     def embed(self, ids: Tensor) -> Tensor:

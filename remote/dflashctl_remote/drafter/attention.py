@@ -1,4 +1,4 @@
-"""Three ways to compute the same masked attention: eager (the reference), eager by document, and flex.
+"""Four ways to compute the same masked attention: eager (the reference), eager by document, flex, and our own kernel.
 
 Each `*_attend` takes the layout of a packed row and gives the `Attend` that the drafter calls per layer.
 Axes as in model.py and masks.py; attention scale is C**-0.5, key-value heads are shared by groups of heads.
@@ -13,7 +13,9 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from dflashctl_remote.drafter.masks import NO_DOCUMENT, Layout, dense_mask, visible
 from dflashctl_remote.drafter.model import Attend, KeysValues
+from dflashctl_remote.kernels.anchor_attention import triton_op
 from dflashctl_remote.kernels.anchor_attention.flex import anchor_attention, block_mask
+from dflashctl_remote.kernels.anchor_attention.ranges import Ranges, make_ranges
 from dflashctl_remote.spec.drafter import DrafterConfig
 
 
@@ -68,6 +70,29 @@ def flex_attend(config: DrafterConfig, layout: Layout) -> Attend:
             masks[kind] = block_mask(visible(layout, window=kind[0], is_causal=kind[1]))
         keys = _joined(context, block)
         return anchor_attention(query_HQC, keys.key_GTC, keys.value_GTC, masks[kind])
+
+    return attend
+
+
+def triton_attend(config: DrafterConfig, layout: Layout) -> Attend:
+    """Our own kernels for layers without a window, flex for those with one; context and blocks are never joined.
+
+    Needs what flex needs, and on a CPU Triton's interpreter. A layer raises ValueError for a shape that the kernels
+    have no tile for.
+    """
+    ranges: dict[bool, Ranges] = {}
+    flex = flex_attend(config, layout)
+
+    def attend(layer: int, query_HQC: Tensor, context: KeysValues, block: KeysValues) -> Tensor:
+        if config.window_of(layer) is not None:
+            return flex(layer, query_HQC, context, block)
+        is_causal = config.is_layer_causal(layer)
+        if is_causal not in ranges:
+            of_layer = visible(layout, window=None, is_causal=is_causal)
+            ranges[is_causal] = make_ranges(of_layer, query_HQC.shape[0] // block.key_GTC.shape[0])
+        return triton_op.anchor_attention(
+            query_HQC, context.key_GTC, context.value_GTC, block.key_GTC, block.value_GTC, ranges[is_causal]
+        )
 
     return attend
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dflashctl_remote.data.pack import PackedRow
 from dflashctl_remote.drafter.anchors import Anchors
-from dflashctl_remote.drafter.attention import by_document_attend, flex_attend
+from dflashctl_remote.drafter.attention import by_document_attend, flex_attend, triton_attend
 from dflashctl_remote.drafter.masks import Layout
 from dflashctl_remote.drafter.model import Attend, Drafter, FrozenEnds
 from dflashctl_remote.drafter.noise import ContextNoise
@@ -26,7 +26,7 @@ from dflashctl_remote.losses.registry import RowTerms, row_terms
 from dflashctl_remote.spec.drafter import DrafterConfig
 from dflashctl_remote.spec.objective import ObjectiveSpec
 
-AttentionName = Literal["eager", "flex"]
+AttentionName = Literal["eager", "flex", "triton"]
 
 
 class States(Protocol):
@@ -140,4 +140,5 @@ def block_ids(config: DrafterConfig, anchor_ids_N: Tensor) -> Tensor:
 
 def attend_by(name: AttentionName, config: DrafterConfig, layout: Layout) -> Attend:
     """The attention of that name over a layout; eager goes document by document."""
-    return flex_attend(config, layout) if name == "flex" else by_document_attend(config, layout)
+    attends = {"eager": by_document_attend, "flex": flex_attend, "triton": triton_attend}
+    return attends[name](config, layout)

@@ -72,8 +72,8 @@ class TrainSpec(Spec):
     device: Device = "auto"
     dtype: Dtype = "auto"
     """Of target and drafter; auto: bfloat16 on a GPU, float32 on a CPU."""
-    attention: Literal["auto", "eager", "flex"] = "auto"
-    """auto: flex on a GPU, eager on a CPU."""
+    attention: Literal["auto", "eager", "flex", "triton"] = "auto"
+    """auto: flex on a GPU, eager on a CPU. triton: our own kernels, and flex for layers with a window."""
     num_threads: int | None = Field(default=None, gt=0)
     """CPU threads of torch; None: torch's own choice."""
     protected: bool = False

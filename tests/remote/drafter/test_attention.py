@@ -6,7 +6,7 @@ import torch
 
 from dflashctl_remote.data.pack import PackedRow
 from dflashctl_remote.drafter.anchors import Anchors, sample_anchors
-from dflashctl_remote.drafter.attention import by_document_attend, eager_attend, flex_attend
+from dflashctl_remote.drafter.attention import by_document_attend, eager_attend, flex_attend, triton_attend
 from dflashctl_remote.drafter.masks import Layout
 from dflashctl_remote.drafter.model import Attend, Drafter
 from dflashctl_remote.drafter.objective import row_layout
@@ -81,6 +81,24 @@ def test_flex_equals_the_dense_reference_in_values(
             for attend in (eager_attend(config, layout), flex_attend(config, layout))
         )
     torch.testing.assert_close(flex, dense, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["full", "causal"])
+def test_our_kernels_equal_the_dense_reference_in_values_and_gradients(
+    kind: str, row: PackedRow, anchors: Anchors, make_config: Any, make_drafter: Any
+) -> None:
+    """In Triton's interpreter, or on a GPU; sliding layers go to flex, whose backward pass needs one."""
+    pytest.importorskip("triton", reason="triton has no build for this machine")
+    config = make_config(**KINDS[kind])
+    drafter, layout = make_drafter(config), row_layout(row, anchors, config.block_size, device=CPU)
+    dense, dense_grads = run(drafter, layout, eager_attend(config, layout))
+    if torch.cuda.is_available():
+        cuda = torch.device("cuda")
+        drafter, layout = drafter.to(cuda), row_layout(row, anchors, config.block_size, device=cuda)
+    ours, our_grads = run(drafter, layout, triton_attend(config, layout))
+    torch.testing.assert_close(ours, dense, rtol=1e-4, atol=1e-4)
+    for got, wanted in zip(our_grads, dense_grads, strict=True):
+        assert (got - wanted).norm() <= 1e-4 * wanted.norm()
 
 
 @pytest.mark.gpu
