@@ -38,6 +38,17 @@ class FrozenEnds(Protocol):
     def embed(self, ids: Tensor) -> Tensor: ...
 
 
+class Saves(Protocol):
+    """What a training step leaves out: trim.py, and there what each of these does."""
+
+    @property
+    def distinct_UD(self) -> Tensor: ...
+
+    def spread(self, rows_UX: Tensor) -> Tensor: ...
+
+    def scorable(self, rows_QX: Tensor) -> Tensor: ...
+
+
 class Drafter(nn.Module):
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
@@ -84,12 +95,17 @@ class Drafter(nn.Module):
         context: Sequence[KeysValues],
         attend: Attend,
         ops: Ops = PLAIN,
+        saves: Saves | None = None,
     ) -> Tensor:
-        """Block embeddings to final normed states, [Q, D] -> [Q, D]; the target's head turns them into logits."""
+        """Block embeddings to final normed states, [Q, D] -> [Q, D]; the target's head turns them into logits.
+
+        With `saves` only the states of slots from 1 on: [N*(K-1), D].
+        """
         rope = self._rope(positions_Q, block_QD.dtype)
         stream_QD, update_QD = block_QD, None
         for index, layer in enumerate(self._stack):
-            stream_QD, update_QD = layer(index, stream_QD, update_QD, rope, context[index], attend, ops)
+            is_last = index == len(self._stack) - 1
+            stream_QD, update_QD = layer(index, stream_QD, update_QD, rope, context[index], attend, ops, saves, is_last)
         return _added_and_normed(stream_QD, update_QD, self.norm, ops)[1]
 
     @property
@@ -122,13 +138,24 @@ class DrafterLayer(nn.Module):
         context: KeysValues,
         attend: Attend,
         ops: Ops,
+        saves: Saves | None,
+        is_last: bool,
     ) -> tuple[Tensor, Tensor]:
         """The residual stream and what the layer before adds to it, to the same of this layer.
 
         An addition waits for the norm that follows it: on a GPU both are one pass.
         """
-        stream_QD, states_QD = _added_and_normed(stream_QD, update_QD, self.input_layernorm, ops)
-        mixed_QD = self.self_attn(index, states_QD, rope, context, attend, ops)
+        attention = self.self_attn
+        if saves is not None and update_QD is None:
+            _, states_UD = _added_and_normed(saves.distinct_UD, None, self.input_layernorm, ops)
+            projected = tuple(saves.spread(rows_UX) for rows_UX in attention.projected(states_UD, ops))
+        else:
+            stream_QD, states_QD = _added_and_normed(stream_QD, update_QD, self.input_layernorm, ops)
+            projected = attention.projected(states_QD, ops)
+        mixed_QX = attention.mixed(index, projected, rope, context, attend, ops)
+        if saves is not None and is_last:
+            stream_QD, mixed_QX = saves.scorable(stream_QD), saves.scorable(mixed_QX)
+        (mixed_QD,) = ops.project(mixed_QX, attention.o_proj.weight)
         stream_QD, states_QD = _added_and_normed(stream_QD, mixed_QD, self.post_attention_layernorm, ops)
         return stream_QD, self.mlp(states_QD, ops)
 
@@ -158,20 +185,24 @@ class DrafterAttention(nn.Module):
             value_TX.unflatten(-1, (-1, self.head_dim)).transpose(0, 1),
         )
 
-    def forward(
+    def projected(self, states_QD: Tensor, ops: Ops) -> tuple[Tensor, ...]:
+        """Queries, keys and values before norm and rotation."""
+        return ops.project(states_QD, self.q_proj.weight, *self.kv_weights)
+
+    def mixed(
         self,
         index: int,
-        states_QD: Tensor,
+        projected: tuple[Tensor, ...],
         rope: Rope,
         context: KeysValues,
         attend: Attend,
         ops: Ops,
     ) -> Tensor:
-        query_QX, key_QX, value_QX = ops.project(states_QD, self.q_proj.weight, *self.kv_weights)
+        """What attention gives for the projected block tokens, before o_proj: [Q, H*C]."""
+        query_QX, key_QX, value_QX = projected
         query_HQC = ops.normed_rotated(query_QX, self.q_norm.weight, self.eps, rope)
         mixed_HQC = attend(index, query_HQC, context, self.keys_values(key_QX, value_QX, rope, ops))
-        (mixed_QD,) = ops.project(mixed_HQC.transpose(0, 1).flatten(1), self.o_proj.weight)
-        return mixed_QD
+        return mixed_HQC.transpose(0, 1).flatten(1)
 
 
 class DrafterMLP(nn.Module):

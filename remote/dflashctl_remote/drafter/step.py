@@ -24,6 +24,7 @@ from dflashctl_remote.drafter.noise import ContextNoise
 from dflashctl_remote.drafter.objective import AttentionName, attend_by, block_ids, row_layout, scored_terms
 from dflashctl_remote.drafter.ops import step_ops
 from dflashctl_remote.drafter.scored import Scored, to_device
+from dflashctl_remote.drafter.trim import Trim
 from dflashctl_remote.kernels.anchor_attention.visible import TILE
 from dflashctl_remote.spec.objective import ObjectiveSpec
 
@@ -78,11 +79,13 @@ def drafter_step(
     attention: AttentionName,
     noise: ContextNoise | None = None,
     anchors_per_group: int | None = None,
+    trims: bool | None = None,
 ) -> StepSums:
     """Add the gradients of the batch's loss sum to the drafter's `.grad`, and give the sums.
 
     `noise` makes the copy of the taps that the drafter reads. `anchors_per_group` bounds the blocks that are in
-    memory together (None: the objective's, or DEFAULT_ANCHORS_PER_GROUP) and changes rounding alone.
+    memory together (None: the objective's, or DEFAULT_ANCHORS_PER_GROUP) and changes rounding alone. So does `trims`:
+    whether products are left out that no loss needs (trim.py; None: on a GPU).
     Matrices' gradients are added inside the backward pass, not by autograd: hooks on parameters do not see them.
     """
     device, size = batch.taps_TF.device, drafter.config.block_size
@@ -90,13 +93,13 @@ def drafter_step(
     most = anchors_per_group or objective.anchors_per_group or DEFAULT_ANCHORS_PER_GROUP
     per_group = group_size(len(batch.anchors), most, size)
     anchors = _padded(batch.anchors, -len(batch.anchors) % per_group)
+    dtype, is_trimmed = drafter.fc.weight.dtype, device.type == "cuda" if trims is None else trims
+    taps_TF = batch.taps_TF if noise is None else noise.added_to(batch.taps_TF, len(drafter.config.tap_layers))
+    # First: the host prepares the rest while the device is at this, the largest product before the blocks.
+    context_TD = drafter.context_states(taps_TF.to(dtype), ops)
     layout = row_layout(batch.row, anchors, size, device=device)
     ids_NK = block_ids(drafter.config, to_device(batch.row.input_ids_T[anchors.indices_N], device))
-    taps_TF = batch.taps_TF if noise is None else noise.added_to(batch.taps_TF, len(drafter.config.tap_layers))
-
-    context = drafter.context_keys_values(
-        drafter.context_states(taps_TF.to(drafter.fc.weight.dtype), ops), layout.context_positions_T, ops
-    )
+    context = drafter.context_keys_values(context_TD, layout.context_positions_T, ops)
     leaves = tuple(KeysValues(_leaf(one.key_GTC), _leaf(one.value_GTC)) for one in context)
     packed = torch.zeros(2 + 2 * size, dtype=torch.float64, device=device)
     for first in range(0, len(anchors), per_group):
@@ -105,11 +108,13 @@ def drafter_step(
         if not scored.counts_N.any():
             continue
         group = layout.blocks(first, last)
-        block_QD = ends.embed(ids_NK[first:last].flatten()).to(drafter.fc.weight.dtype)
+        trim = Trim.of(ends, ids_NK[first:last], dtype) if is_trimmed else None
+        block_QD = ends.embed(ids_NK[first:last].flatten()).to(dtype) if trim is None else trim.spread(trim.distinct_UD)
         hidden_QD = drafter(
-            block_QD, group.block_positions_Q(), leaves, attend_by(attention, drafter.config, group), ops
+            block_QD, group.block_positions_Q(), leaves, attend_by(attention, drafter.config, group), ops, trim
         )
-        states_RD = _Rows.apply(hidden_QD, scored.rows_R)
+        rows_R = scored.rows_R if trim is None else trim.scorable_index(scored.rows_R, scored.blocks_R)
+        states_RD = _Rows.apply(hidden_QD, rows_R)
         packed += _backward(drafter, ends, states_RD, scored, objective, size)
     _backward_through(context, leaves)
     return StepSums(packed)

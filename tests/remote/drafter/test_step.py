@@ -129,6 +129,25 @@ def test_gradients_and_sums_are_those_of_one_graph(world: World, batch: Batch, a
     assert totals.loss_sum == pytest.approx(loss, rel=1e-6)
 
 
+@pytest.mark.parametrize("anchors_per_group", [1, 4, 100])
+def test_what_a_trimmed_step_leaves_out_changes_nothing(world: World, batch: Batch, anchors_per_group: int) -> None:
+    """Projections of equal rows in the first layer, slot 0 behind the last layer's attention."""
+    loss, wanted = world.in_one_graph(batch)
+    totals, got = world.by_groups(batch, anchors_per_group=anchors_per_group, trims=True)
+    assert_same(got, wanted)
+    assert totals.loss_sum == pytest.approx(loss, rel=1e-6)
+
+
+def test_a_trimmed_step_of_one_layer(
+    make_config: Any, make_drafter: Any, ends: Any, row: Any, make_states: Any
+) -> None:
+    """The first layer and the last in one."""
+    drafter = make_drafter(make_config(num_layers=1, layer_types=("full_attention",))).double()
+    world = World(drafter, Ends(ends.embedding_VE.double(), ends.head_VE.double()))
+    batch = world.batch(row, sample_anchors(row, num_anchors=5, seed=4, batch=9), make_states(row, drafter.config))
+    assert_same(world.by_groups(batch, trims=True)[1], world.in_one_graph(batch)[1])
+
+
 def test_the_counts_are_those_of_one_graph(world: World, batch: Batch) -> None:
     one = drafter_loss(world.drafter, world.ends, batch.row, batch, batch.anchors, PLAIN, attention="eager")
     totals, _ = world.by_groups(batch, anchors_per_group=4)
