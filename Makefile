@@ -5,6 +5,7 @@
 # make bench-relay   how fast a relay is, against scp -3, rsync and a pipe of two ssh (there too; BENCH_ARGS="--only small")
 # make test-gpu     what needs a CUDA device: kernels, packed target, drafter step, resume in bf16
 # make bench-train  how fast training is on a GPU, and its loader (BENCH_ARGS="--only loader"; without a GPU: that it works)
+# make quality      tau after six minutes of one GPU, ours against the package speculators (QUALITY_ARGS=--tiny: that it works)
 # make test-peers   compare with the packages of others, in .venv-peers (their pins clash with ours)
 #
 # Each makes .venv and installs what it needs. Variables:
@@ -13,6 +14,7 @@
 #   GPU=1               install the gpu extra too (flash-linear-attention; it breaks hybrid targets without a GPU)
 #   DEMO_ARGS=...       arguments of `dflashctl demo`
 #   BENCH_ARGS=...      arguments of scripts/bench_relay.py, or of scripts/bench_train
+#   QUALITY_ARGS=...    arguments of scripts/quality
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -26,6 +28,7 @@ TORCH_PIP_ARGS ?=
 GPU ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+QUALITY_ARGS ?=
 
 comma := ,
 BIN := .venv/bin
@@ -34,7 +37,7 @@ PEERS_PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 .venv-peers/bin/python -m pip insta
 RUNTIME := train,serve$(if $(GPU),$(comma)gpu)
 INPUTS := pyproject.toml constraints.txt Makefile
 
-.PHONY: help demo test check e2e peers test-peers test-gpu bench-remote bench-relay bench-train clean
+.PHONY: help demo test check e2e peers test-peers test-gpu bench-remote bench-relay bench-train quality clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -65,6 +68,12 @@ bench-relay: .venv/.dev
 
 bench-train: .venv/.runtime
 	$(BIN)/python scripts/bench_train $(BENCH_ARGS)
+
+quality: .venv/.e2e peers
+	$(BIN)/python scripts/smollm2.py .e2e
+	$(BIN)/python scripts/quality prompts respond ours $(QUALITY_ARGS)
+	.venv-peers/bin/python scripts/quality theirs $(QUALITY_ARGS)
+	$(BIN)/python scripts/quality evaluate report $(QUALITY_ARGS)
 
 peers: .venv-peers/.ready
 

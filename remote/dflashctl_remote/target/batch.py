@@ -1,4 +1,4 @@
-"""Greedy decoding of many prompts at once, for making data; one answer at a time is evaluate/decode.py.
+"""Decoding of many prompts at once, for making data; one answer at a time is evaluate/decode.py.
 
 Prompts of different lengths are padded on the left. For attention the mask and the positions make up for it. In a
 Gated DeltaNet layer transformers zeroes what enters it at padding: then keys and values are zero, the state stays
@@ -6,7 +6,7 @@ zero until the first token, and the convolution sees the zeros that stand before
 both kinds of target with decoding each prompt alone.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -16,11 +16,32 @@ from dflashctl_remote.target.load import Target
 from dflashctl_remote.target.taps import batch_states
 
 
-@torch.no_grad()
 def greedy_batch(
     target: Target, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, eos_token_ids: Collection[int]
 ) -> list[tuple[int, ...]]:
-    """An answer for every prompt, until a stop token (kept) or `max_new_tokens`."""
+    """The target's arg-max for every prompt, until a stop token (kept) or `max_new_tokens`."""
+    return answer_batch(
+        target,
+        prompts,
+        max_new_tokens=max_new_tokens,
+        eos_token_ids=eos_token_ids,
+        choose=lambda logits_BV: logits_BV.argmax(dim=-1),
+    )
+
+
+@torch.no_grad()
+def answer_batch(
+    target: Target,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    eos_token_ids: Collection[int],
+    choose: Callable[[Tensor], Tensor],
+) -> list[tuple[int, ...]]:
+    """An answer for every prompt, until a stop token (kept) or `max_new_tokens`; `choose` makes tokens_B of logits_BV.
+
+    Answers that ended are among the B rows for a while; what is chosen for them is not kept.
+    """
     answers: list[list[int]] = [[] for _ in prompts]
     rows = list(range(len(prompts)))
     ids_BT, mask_BT = _padded_left(prompts, target.device)
@@ -36,7 +57,7 @@ def greedy_batch(
             past_key_values=cache,
             use_cache=True,
         )
-        next_B = target.logits(final_BTE[:, -1]).argmax(dim=-1)
+        next_B = choose(target.logits(final_BTE[:, -1]))
         for row, token in zip(rows, next_B.tolist(), strict=True):
             if not _is_done(answers[row], max_new_tokens, eos_token_ids):
                 answers[row].append(token)
