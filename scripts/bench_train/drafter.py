@@ -180,6 +180,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--group", type=int, help="blocks of a group of ours; default: the trainer's")
     parser.add_argument("--chunk-rows", type=int, help="rows of logits at a time of ours; default: the trainer's")
     parser.add_argument("--attention", choices=["flex", "triton"], default="flex", help="of ours")
+    parser.add_argument("--trims", action=argparse.BooleanOptionalAction, default=None, help="of ours: see trim.py")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help="speculators' layers")
     parser.add_argument("--tiny", action="store_true", help="small shapes on a CPU")
     parser.add_argument("--profile", action="store_true", help="print the 25 longest kernels of one step of ours")

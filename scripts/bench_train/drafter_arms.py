@@ -42,7 +42,8 @@ class Ours:
         chosen = {"anchors_per_group": options.group, "loss_chunk_rows": options.chunk_rows}
         self._objective = ObjectiveSpec(**{name: value for name, value in chosen.items() if value})
         self._attention: Any = "eager" if device.type == "cpu" else options.attention
-        self.notes = ""
+        self._trims = options.trims
+        self.notes = f"attention by {self._attention}" + ("" if options.trims is None else f", trims {options.trims}")
 
     def embed(self, ids: Tensor) -> Tensor:
         return self._embedding_VE[ids]
@@ -58,7 +59,7 @@ class Ours:
 
     def _step(self, case: Case, labels: Callable[[], Scored]) -> Tensor:
         batch = Batch(case.row, case.anchors, case.taps_TF, labels())
-        sums = drafter_step(self._drafter, self, batch, self._objective, attention=self._attention)
+        sums = drafter_step(self._drafter, self, batch, self._objective, attention=self._attention, trims=self._trims)
         for parameter in self._drafter.parameters():
             parameter.grad = None
         return sums.packed[0] / case.num_scored
