@@ -24,12 +24,15 @@ class PassTuning:
     """Keys of a tile."""
     num_warps: int
     num_stages: int
+    rows: int = MOST_ROWS
+    """Of a tile of queries: blocks * heads of one key-value head * slots, each rounded up to a power of two.
+
+    The context's kernel has no such tiles, it takes block by block.
+    """
 
 
 @dataclass(frozen=True)
 class Tuning:
-    rows: int = MOST_ROWS
-    """Of a tile of queries: blocks * heads of one key-value head * slots, each rounded up to a power of two."""
     forward: PassTuning = PassTuning(keys=128, num_warps=8, num_stages=2)
     queries: PassTuning = PassTuning(keys=64, num_warps=8, num_stages=3)
     """Backward: gradients of queries, and of the blocks' own keys and values."""
@@ -37,7 +40,7 @@ class Tuning:
     """Backward: gradients of the context's keys and values."""
 
 
-COMPACT = Tuning(64, PassTuning(32, 4, 2), PassTuning(32, 4, 2), PassTuning(64, 4, 2))
+COMPACT = Tuning(PassTuning(32, 4, 2, 64), PassTuning(32, 4, 2, 64), PassTuning(64, 4, 2))
 """For GPUs with 99 KiB of shared memory a multiprocessor, where the other does not fit."""
 ROOMY = (9, 10)
 """Major capabilities of GPUs with 227 KiB."""
@@ -50,18 +53,25 @@ def tuning_for(device: torch.device) -> Tuning:
 
 
 @dataclass(frozen=True)
+class Tiles:
+    blocks: int
+    """Of one tile."""
+    order_I: Tensor
+    """Tiles of blocks, longest range first: the short ones fill up what the long ones leave idle."""
+
+
+@dataclass(frozen=True)
 class Ranges:
     """Of one group of blocks; made once, used by every layer in both directions. Tensors are int32."""
 
     visible: Visible
     tuning: Tuning
-    blocks_per_tile: int
     slots: int
     """Block size, rounded up to what a matrix product takes."""
     heads: int
     """Query heads of a key-value head, rounded up."""
-    order_I: Tensor
-    """Tiles of blocks, longest range first: the short ones fill up what the long ones leave idle."""
+    forward: Tiles
+    queries: Tiles
     first_J: Tensor
     """First block that sees something of a tile of keys."""
     full_J: Tensor
@@ -92,10 +102,9 @@ def make_ranges(visible: Visible, heads_per_kv: int, tuning: Tuning | None = Non
     tuning = tuning or tuning_for(anchors_N.device)
     num_blocks, device = anchors_N.shape[0], anchors_N.device
     slots, heads = padded_slots(visible.block_size), next_power_of_2(heads_per_kv)
-    per_tile = max(1, tuning.rows // (slots * heads))
-
-    lengths_N = F.pad(anchors_N - starts_N, (0, -num_blocks % per_tile))
-    order_I = lengths_N.view(-1, per_tile).amax(dim=1).argsort(descending=True).int()
+    forward = _tiles(visible, tuning.forward.rows // (slots * heads))
+    is_same = tuning.queries.rows == tuning.forward.rows
+    queries = forward if is_same else _tiles(visible, tuning.queries.rows // (slots * heads))
 
     width = tuning.context.keys
     key_J1 = torch.arange(0, visible.num_context, width, device=device, dtype=torch.int32)[:, None]
@@ -108,12 +117,18 @@ def make_ranges(visible: Visible, heads_per_kv: int, tuning: Tuning | None = Non
     return Ranges(
         visible=visible,
         tuning=tuning,
-        blocks_per_tile=per_tile,
         slots=slots,
         heads=heads,
-        order_I=order_I,
+        forward=forward,
+        queries=queries,
         first_J=first_J1[:, 0].contiguous(),
         full_J=full_J1.amax(dim=1),
         last_J=last_J1[:, 0].contiguous(),
         order_J=(last_J1 - first_J1)[:, 0].argsort(descending=True).int(),
     )
+
+
+def _tiles(visible: Visible, most_blocks: int) -> Tiles:
+    blocks = max(1, most_blocks)
+    lengths_N = F.pad(visible.anchors_N - visible.starts_N, (0, -len(visible.anchors_N) % blocks))
+    return Tiles(blocks, lengths_N.view(-1, blocks).amax(dim=1).argsort(descending=True).int())

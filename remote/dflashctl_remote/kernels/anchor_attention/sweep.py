@@ -5,7 +5,6 @@ is timed alone.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,10 +15,31 @@ from dflashctl_remote.kernels.anchor_attention.bench import HEADS, KV_HEADS, apa
 from dflashctl_remote.kernels.anchor_attention.ranges import PassTuning, Ranges, Tuning, make_ranges
 from dflashctl_remote.kernels.common.timing import Way, time_ways
 
-FORWARD = ((128, 8, 2), (64, 8, 2), (64, 8, 3), (64, 8, 4), (64, 4, 2), (64, 4, 3), (128, 4, 2))
-QUERIES = ((64, 8, 2), (64, 8, 3), (64, 4, 2), (64, 4, 3), (128, 8, 2), (32, 8, 3), (32, 4, 3))
-CONTEXT = ((128, 8, 2), (128, 8, 3), (64, 8, 2), (64, 8, 3), (64, 4, 2), (64, 4, 3), (128, 4, 2))
-"""(keys, warps, stages)."""
+FORWARD = (
+    PassTuning(128, 8, 2),
+    PassTuning(64, 8, 2),
+    PassTuning(64, 8, 3),
+    PassTuning(64, 8, 4),
+    PassTuning(64, 4, 2, rows=64),
+    PassTuning(64, 4, 3, rows=64),
+    PassTuning(128, 4, 2, rows=64),
+)
+QUERIES = (
+    PassTuning(64, 8, 2),
+    PassTuning(64, 8, 3),
+    PassTuning(32, 8, 3),
+    PassTuning(64, 4, 2, rows=64),
+    PassTuning(64, 4, 3, rows=64),
+    PassTuning(32, 4, 2, rows=64),
+    PassTuning(32, 4, 3, rows=64),
+)
+CONTEXT = (
+    PassTuning(128, 8, 2),
+    PassTuning(128, 8, 3),
+    PassTuning(64, 8, 3),
+    PassTuning(64, 4, 2),
+    PassTuning(64, 4, 3),
+)
 
 
 class Sweep:
@@ -29,28 +49,24 @@ class Sweep:
         self.tensors = apart(self.visible, device)
         self.mixed = self._forward(self._ranges(Tuning()))
         ranges = self._ranges(Tuning())
-        rows = (KV_HEADS, self.visible.anchors_N.shape[0], ranges.heads * ranges.slots)
+        rows = (KV_HEADS, len(self.visible.anchors_N), ranges.heads * ranges.slots)
         # Times do not depend on the values.
         self.lse, self.delta = (torch.full(rows, 8.0, device=device) for _ in range(2))
 
-    def passes(self) -> Iterator[tuple[str, Tuning, float | None, float]]:
-        """(kernel, constants, ms, products of the forward pass's size that it makes)."""
-        for rows in (128, 64):
-            for constants in FORWARD:
-                tuning = Tuning(rows=rows, forward=PassTuning(*constants))
-                yield "forward", tuning, self._ms(self._forward, tuning), 2
-            for constants in QUERIES:
-                tuning = Tuning(rows=rows, queries=PassTuning(*constants))
-                yield "queries", tuning, self._ms(self._queries, tuning), 3
+    def passes(self) -> Iterator[tuple[str, PassTuning, float | None, int]]:
+        """(kernel, constants, ms, how many products of the forward pass's size it makes)."""
+        for constants in FORWARD:
+            yield "forward", constants, self._ms(self._forward, Tuning(forward=constants)), 2
+        for constants in QUERIES:
+            yield "queries", constants, self._ms(self._queries, Tuning(queries=constants)), 3
         for constants in CONTEXT:
-            tuning = Tuning(context=PassTuning(*constants))
-            yield "context", tuning, self._ms(self._context, tuning), 4
+            yield "context", constants, self._ms(self._context, Tuning(context=constants)), 4
 
     def whole(self, tunings: list[Tuning]) -> Iterator[tuple[Tuning, float | None]]:
         for tuning in tunings:
             yield tuning, self._ms(lambda ranges: run_triton(self.tensors, ranges), tuning)
 
-    def tflop_of(self, num_products: float) -> float:
+    def tflop_of(self, num_products: int) -> float:
         return tflop(self.visible) / 2 * num_products
 
     @torch.no_grad()
@@ -82,28 +98,26 @@ class Sweep:
 
 
 def main() -> None:
-    sweep = Sweep(torch.device("cuda"))
-    best: dict[tuple[str, int], tuple[float, Tuning]] = {}
-    for kernel, tuning, ms, num_products in sweep.passes():
-        constants = getattr(tuning, kernel)
+    found = best_of(Sweep(torch.device("cuda")))
+    print(f"fastest: {found}")
+
+
+def best_of(sweep: Sweep) -> Tuning:
+    """Prints what it times as it goes."""
+    best: dict[str, tuple[float, PassTuning]] = {}
+    for kernel, constants, ms, num_products in sweep.passes():
         rate = "does not fit" if ms is None else f"{ms:8.3f} ms {sweep.tflop_of(num_products) / ms * 1e3:7.0f} TFLOP/s"
-        print(f"{kernel:<8} {tuning.rows:>4} rows {_named(constants):<36} {rate}", flush=True)
-        at = (kernel, tuning.rows)
-        if ms is not None and (at not in best or ms < best[at][0]):
-            best[at] = (ms, tuning)
-    found = [_together(best, rows) for rows in (128, 64)]
-    for tuning, ms in sweep.whole([Tuning(), *found]):
+        print(f"{kernel:<8} {_named(constants):<48} {rate}", flush=True)
+        if ms is not None and (kernel not in best or ms < best[kernel][0]):
+            best[kernel] = (ms, constants)
+    found = Tuning(**{kernel: constants for kernel, (_, constants) in best.items()})
+    for tuning, ms in sweep.whole([Tuning(), found]):
         print(f"whole, forward and backward: {ms or float('nan'):8.3f} ms  {tuning}", flush=True)
-
-
-def _together(best: dict[tuple[str, int], tuple[float, Tuning]], rows: int) -> Tuning:
-    """The fastest of each kernel for tiles of so many rows; the context's has no such tiles."""
-    forward, queries, context = best["forward", rows][1], best["queries", rows][1], best["context", 128][1]
-    return replace(forward, queries=queries.queries, context=context.context)
+    return found
 
 
 def _named(constants: PassTuning) -> str:
-    return f"{constants.keys} keys, {constants.num_warps} warps, {constants.num_stages} stages"
+    return f"{constants.rows} rows, {constants.keys} keys, {constants.num_warps} warps, {constants.num_stages} stages"
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ class _AnchorAttention(torch.autograd.Function):
         mixed = _empty_by_rows(query)
         num_blocks, groups = visible.anchors_N.shape[0], key.shape[0]
         lse = query.new_empty(groups, num_blocks, ranges.heads * ranges.slots, dtype=torch.float32)
-        launch: Any = forward_kernel[(groups, ranges.order_I.shape[0])]
+        launch: Any = forward_kernel[(groups, ranges.forward.order_I.shape[0])]
         with on_device_of(query):
             launch(
                 query,
@@ -66,12 +66,12 @@ class _AnchorAttention(torch.autograd.Function):
                 lse,
                 visible.starts_N,
                 visible.anchors_N,
-                ranges.order_I,
+                ranges.forward.order_I,
                 *_strides(query, key, value, own_key, own_value, mixed),
                 num_blocks,
                 _scale(query) * LOG2_E,
                 **_constants(query, key, ranges),
-                BLOCKS=ranges.blocks_per_tile,
+                BLOCKS=ranges.forward.blocks,
                 KEYS=tuning.keys,
                 IS_CAUSAL=visible.is_causal,
                 num_warps=tuning.num_warps,
@@ -110,7 +110,7 @@ def query_backward(
 
     visible, tuning = ranges.visible, ranges.tuning.queries
     query_grad, own_key_grad, own_value_grad = (_empty_by_rows(one) for one in (query, own_key, own_value))
-    launch: Any = query_kernel[(key.shape[0], ranges.order_I.shape[0])]
+    launch: Any = query_kernel[(key.shape[0], ranges.queries.order_I.shape[0])]
     with on_device_of(query):
         launch(
             query,
@@ -127,13 +127,13 @@ def query_backward(
             own_value_grad,
             visible.starts_N,
             visible.anchors_N,
-            ranges.order_I,
+            ranges.queries.order_I,
             *_strides(query, key, value, own_key, own_value, mixed, back, query_grad, own_key_grad),
             visible.anchors_N.shape[0],
             _scale(query),
             _scale(query) * LOG2_E,
             **_constants(query, key, ranges),
-            BLOCKS=ranges.blocks_per_tile,
+            BLOCKS=ranges.queries.blocks,
             KEYS=tuning.keys,
             IS_CAUSAL=visible.is_causal,
             num_warps=tuning.num_warps,

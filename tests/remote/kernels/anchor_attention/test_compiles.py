@@ -22,7 +22,7 @@ from dflashctl_remote.kernels.anchor_attention.ranges import COMPACT, Tuning
 tuning = Tuning() if sys.argv[2] == "Tuning" else COMPACT
 passes = {forward_kernel: tuning.forward, query_kernel: tuning.queries, context_kernel: tuning.context}
 for kernel, constants in passes.items():
-    known = {"HEADS": 4, "HEADS_P": 4, "SLOTS": 16, "SLOTS_P": 16, "BLOCKS": tuning.rows // 64, "SIZE": 128,
+    known = {"HEADS": 4, "HEADS_P": 4, "SLOTS": 16, "SLOTS_P": 16, "BLOCKS": constants.rows // 64, "SIZE": 128,
              "KEYS": constants.keys, "IS_CAUSAL": False, "PRECISION": "tf32"}
     names = kernel.arg_names
     signature, attributes = {}, {}

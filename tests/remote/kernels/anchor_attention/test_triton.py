@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.filterwarnings("default:.*eterministic:UserWarning"),
 ]
 
-SMALL = Tuning(128, PassTuning(32, 4, 2), PassTuning(16, 4, 2), PassTuning(16, 4, 2))
+SMALL = Tuning(PassTuning(32, 4, 2), PassTuning(16, 4, 2, rows=64), PassTuning(16, 4, 2))
 """Several tiles even of a small context."""
 NAMES = ("mixed", "query", "key", "value")
 
