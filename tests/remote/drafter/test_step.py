@@ -263,20 +263,22 @@ def on_gpu(world: World, batch: Batch, dtype: torch.dtype) -> tuple[World, Batch
 
 
 @_needs_gpu
+@pytest.mark.parametrize("attention", ["flex", "triton"])
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-3), (torch.bfloat16, 1e-1)], ids=str)
-def test_on_a_gpu_compiled_flex_gives_the_gradients_of_the_cpu(
-    world: World, batch: Batch, dtype: torch.dtype, most: float, fresh_dynamo: None
+def test_on_a_gpu_the_step_gives_the_gradients_of_the_cpu(
+    world: World, batch: Batch, dtype: torch.dtype, most: float, attention: Any, fresh_dynamo: None
 ) -> None:
     _, wanted = world.in_one_graph(batch)
     there, moved = on_gpu(world, batch, dtype)
-    drafter_step(there.drafter, there.ends, moved, PLAIN, attention="flex", anchors_per_group=8)
+    drafter_step(there.drafter, there.ends, moved, PLAIN, attention=attention, anchors_per_group=8)
     for name, parameter in there.drafter.named_parameters():
         assert parameter.grad is not None
         assert (parameter.grad.double().cpu() - wanted[name]).norm() <= most * wanted[name].norm(), name
 
 
 @_needs_gpu
-def test_the_host_never_waits_for_the_device(world: World, batch: Batch, fresh_dynamo: None) -> None:
+@pytest.mark.parametrize("attention", ["flex", "triton"])
+def test_the_host_never_waits_for_the_device(world: World, batch: Batch, attention: Any, fresh_dynamo: None) -> None:
     """Labels included. The first step may wait: it compiles."""
     there, moved = on_gpu(world, batch, torch.bfloat16)
     final_TE = moved.final_TE
@@ -284,7 +286,7 @@ def test_the_host_never_waits_for_the_device(world: World, batch: Batch, fresh_d
     def step() -> None:
         scored = scored_slots(there.ends, moved.row, final_TE, moved.anchors, PLAIN, there.drafter.config.block_size)
         drafter_step(
-            there.drafter, there.ends, replace(moved, scored=scored), PLAIN, attention="flex", anchors_per_group=8
+            there.drafter, there.ends, replace(moved, scored=scored), PLAIN, attention=attention, anchors_per_group=8
         )
 
     step()
