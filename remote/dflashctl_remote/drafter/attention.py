@@ -15,7 +15,7 @@ from dflashctl_remote.drafter.masks import NO_DOCUMENT, Layout, dense_mask, visi
 from dflashctl_remote.drafter.model import Attend, KeysValues
 from dflashctl_remote.kernels.anchor_attention import triton_op
 from dflashctl_remote.kernels.anchor_attention.flex import anchor_attention, block_mask
-from dflashctl_remote.kernels.anchor_attention.ranges import Ranges, make_ranges
+from dflashctl_remote.kernels.anchor_attention.ranges import Ranges, make_ranges, tuning_for
 from dflashctl_remote.spec.drafter import DrafterConfig
 
 
@@ -89,7 +89,9 @@ def triton_attend(config: DrafterConfig, layout: Layout) -> Attend:
         is_causal = config.is_layer_causal(layer)
         if is_causal not in ranges:
             of_layer = visible(layout, window=None, is_causal=is_causal)
-            ranges[is_causal] = make_ranges(of_layer, query_HQC.shape[0] // block.key_GTC.shape[0])
+            heads_per_kv = query_HQC.shape[0] // block.key_GTC.shape[0]
+            tuning = tuning_for(query_HQC.device, query_HQC.dtype)
+            ranges[is_causal] = make_ranges(of_layer, heads_per_kv, tuning)
         return triton_op.anchor_attention(
             query_HQC, context.key_GTC, context.value_GTC, block.key_GTC, block.value_GTC, ranges[is_causal]
         )

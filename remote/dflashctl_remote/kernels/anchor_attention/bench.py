@@ -15,7 +15,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from dflashctl_remote.kernels.anchor_attention import flex, triton_op
 from dflashctl_remote.kernels.anchor_attention.check import random_tensors
-from dflashctl_remote.kernels.anchor_attention.ranges import Ranges, make_ranges
+from dflashctl_remote.kernels.anchor_attention.ranges import Ranges, make_ranges, tuning_for
 from dflashctl_remote.kernels.anchor_attention.reference import dense
 from dflashctl_remote.kernels.anchor_attention.visible import Visible, mask_mod
 from dflashctl_remote.kernels.common.timing import Way, time_ways
@@ -28,10 +28,10 @@ HEADS, KV_HEADS, SIZE = 32, 8, 128
 def bench(device: torch.device) -> tuple[Bench, ...]:
     visible = group(device)
     tensors = apart(visible, device)
-    mask, ranges = flex.block_mask(visible), make_ranges(visible, HEADS // KV_HEADS)
+    mask, ranges = flex.block_mask(visible), _ranges(visible)
     ways = [
         Way("triton, ranges given", "ours", lambda: run_triton(tensors, ranges)),
-        Way("triton, ranges made", "ours", lambda: run_triton(tensors, make_ranges(visible, HEADS // KV_HEADS))),
+        Way("triton, ranges made", "ours", lambda: run_triton(tensors, _ranges(visible))),
         Way("flex, mask given", "ours", lambda: _flex(tensors, mask)),
         Way("flex, mask made", "ours", lambda: _flex(tensors, flex.block_mask(visible))),
         Way("flex, mask from the grid", "other", lambda: _flex(tensors, _from_grid(visible, device))),
@@ -61,6 +61,10 @@ def apart(visible: Visible, device: torch.device) -> list[Tensor]:
     query, key, value, back = random_tensors(visible, HEADS, KV_HEADS, SIZE, device)
     parts = (query, key[:, :CONTEXT], value[:, :CONTEXT], key[:, CONTEXT:], value[:, CONTEXT:], back)
     return [part.transpose(0, 1).contiguous().transpose(0, 1) for part in parts]
+
+
+def _ranges(visible: Visible) -> Ranges:
+    return make_ranges(visible, HEADS // KV_HEADS, tuning_for(visible.anchors_N.device, torch.bfloat16))
 
 
 def run_triton(tensors: list[Tensor], ranges: Ranges) -> object:

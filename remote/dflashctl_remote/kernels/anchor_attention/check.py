@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dflashctl_remote.kernels.anchor_attention import flex, reference, triton_op
-from dflashctl_remote.kernels.anchor_attention.ranges import make_ranges
+from dflashctl_remote.kernels.anchor_attention.ranges import make_ranges, tuning_for
 from dflashctl_remote.kernels.anchor_attention.visible import Visible
 from dflashctl_remote.kernels.common.checking import Checks, missing_for_triton, relative_error
 from dflashctl_remote.spec.kernels import Check
@@ -51,7 +51,8 @@ def _check_triton(checks: Checks, device: torch.device) -> None:
             tensors = random_tensors(visible, 8, 2, 128 if is_cuda else 16, device)
             if not is_cuda:
                 tensors = [tensor.float() for tensor in tensors]
-            attend = partial(split(triton_op.anchor_attention), num_context=num_context, ranges=make_ranges(visible, 4))
+            ranges = make_ranges(visible, 4, tuning_for(device, tensors[0].dtype))
+            attend = partial(split(triton_op.anchor_attention), num_context=num_context, ranges=ranges)
             _compare(checks, claim, visible, tensors, with_gradients(attend, tensors), LIMIT if is_cuda else 1e-5)
 
 

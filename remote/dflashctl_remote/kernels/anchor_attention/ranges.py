@@ -41,15 +41,16 @@ class Tuning:
 
 
 COMPACT = Tuning(PassTuning(32, 4, 2, 64), PassTuning(32, 4, 2, 64), PassTuning(64, 4, 2))
-"""For GPUs with 99 KiB of shared memory a multiprocessor, where the other does not fit."""
+"""For GPUs with 99 KiB of shared memory a multiprocessor, and for fp32: there the other does not fit."""
 ROOMY = (9, 10)
 """Major capabilities of GPUs with 227 KiB."""
 
 
-def tuning_for(device: torch.device) -> Tuning:
+def tuning_for(device: torch.device, dtype: torch.dtype) -> Tuning:
     if device.type != "cuda":
         return Tuning()
-    return Tuning() if torch.cuda.get_device_capability(device)[0] in ROOMY else COMPACT
+    is_roomy = torch.cuda.get_device_capability(device)[0] in ROOMY
+    return Tuning() if is_roomy and dtype.itemsize <= 2 else COMPACT
 
 
 @dataclass(frozen=True)
@@ -92,14 +93,13 @@ def padded_slots(block_size: int) -> int:
     return max(16, next_power_of_2(block_size))
 
 
-def make_ranges(visible: Visible, heads_per_kv: int, tuning: Tuning | None = None) -> Ranges:
-    """Anchors may stand in any order; sorted ones have short ranges. `tuning`: None for the device's own.
+def make_ranges(visible: Visible, heads_per_kv: int, tuning: Tuning = Tuning()) -> Ranges:
+    """Anchors may stand in any order; sorted ones have short ranges.
 
     A tile of keys lists its blocks as one run. Blocks inside that run that see nothing of it are masked, so they cost
     time and change nothing; sorted anchors have none but at the border of two documents.
     """
     starts_N, anchors_N = visible.starts_N, visible.anchors_N
-    tuning = tuning or tuning_for(anchors_N.device)
     num_blocks, device = anchors_N.shape[0], anchors_N.device
     slots, heads = padded_slots(visible.block_size), next_power_of_2(heads_per_kv)
     forward = _tiles(visible, tuning.forward.rows // (slots * heads))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dflashctl_remote.kernels.anchor_attention import reference, triton_op
 from dflashctl_remote.kernels.anchor_attention.check import random_tensors, random_visible, split, with_gradients
-from dflashctl_remote.kernels.anchor_attention.ranges import PassTuning, Tuning, is_supported, make_ranges
+from dflashctl_remote.kernels.anchor_attention.ranges import PassTuning, Tuning, is_supported, make_ranges, tuning_for
 from dflashctl_remote.kernels.anchor_attention.visible import Visible
 
 pytestmark = [
@@ -147,7 +147,11 @@ def test_the_real_shape_in_bf16_is_the_references():
     anchors = torch.arange(40, 2040, 63, device=cuda, dtype=torch.int32)
     visible = Visible(torch.zeros_like(anchors), anchors, 2048, 16)
     tensors = random_tensors(visible, 32, 8, 128, cuda)
-    run = partial(split(triton_op.anchor_attention), num_context=2048, ranges=make_ranges(visible, 4))
+    run = partial(
+        split(triton_op.anchor_attention),
+        num_context=2048,
+        ranges=make_ranges(visible, 4, tuning_for(cuda, torch.bfloat16)),
+    )
     exact = with_gradients(partial(reference.anchor_attention, visible=visible), [one.double() for one in tensors])
     for name, one, other in zip(NAMES, with_gradients(run, tensors), exact, strict=True):
         assert (one.double() - other).norm() <= 1e-2 * other.norm(), name
