@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dflashctl_remote.spec.events import CheckpointSaved
+from dflashctl_remote.trainer.stop import WRITER_THREAD
 
 
 @dataclass(frozen=True)
@@ -50,29 +51,36 @@ class HostCopies:
 
 
 class Writer:
+    """Waits at an event, not at the thread: a `Thread.join` that Ctrl-C interrupts takes its thread for ended."""
+
     def __init__(self) -> None:
+        self._is_done: threading.Event | None = None
         self._thread: threading.Thread | None = None
         self._saved: CheckpointSaved | None = None
         self._error: BaseException | None = None
 
     def begin(self, snapshot: Snapshot, write: Write) -> None:
         """Start writing; nothing may be under way."""
-        assert self._thread is None
-        self._thread = threading.Thread(target=self._run, args=(snapshot, write), name="writer", daemon=True)
+        assert self._is_done is None
+        self._is_done = is_done = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(snapshot, write, is_done), name=WRITER_THREAD, daemon=True
+        )
         self._thread.start()
 
     def poll(self) -> CheckpointSaved | None:
         """What has been written since the last look. Raises what the writer met."""
-        return None if self._thread is None or self._thread.is_alive() else self.finish()
+        return None if self._is_done is None or not self._is_done.is_set() else self.finish()
 
     def finish(self) -> CheckpointSaved | None:
         """Wait for what is under way. Raises what the writer met."""
-        if self._thread is None:
+        if self._is_done is None or self._thread is None:
             return None
-        while self._thread.is_alive():
+        while not self._is_done.wait(timeout=0.5):
             # In slices: a wait without a limit would hold back Ctrl-C.
-            self._thread.join(timeout=0.5)
-        self._thread = None
+            pass
+        self._thread.join()
+        self._is_done = self._thread = None
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -81,11 +89,13 @@ class Writer:
 
     def wait(self, seconds_s: float) -> None:
         """For a while, whatever comes of it."""
-        if self._thread is not None:
-            self._thread.join(timeout=seconds_s)
+        if self._is_done is not None:
+            self._is_done.wait(timeout=seconds_s)
 
-    def _run(self, snapshot: Snapshot, write: Write) -> None:
+    def _run(self, snapshot: Snapshot, write: Write, is_done: threading.Event) -> None:
         try:
             self._saved = write(snapshot)
         except BaseException as error:  # noqa: BLE001 - raised by finish
             self._error = error
+        finally:
+            is_done.set()

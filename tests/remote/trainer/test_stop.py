@@ -1,5 +1,7 @@
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -63,3 +65,15 @@ def test_sigterm_that_follows_the_file_is_the_same_request(tmp_path):
         assert stop.reason() == "asked to stop by anna"
         stop.take()
         assert stop.exit_code == 0
+
+
+def test_a_process_that_still_writes_a_checkpoint_leaves_with_its_own_exit_code_and_at_once():
+    code = (
+        "import atexit, threading\n"
+        "from dflashctl_remote.trainer.stop import leave\n"
+        "atexit.register(print, 'taken down in order')\n"
+        "threading.Thread(target=threading.Event().wait, name='writer', daemon=True).start()\n"
+        "leave(130)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
