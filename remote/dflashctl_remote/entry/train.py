@@ -12,9 +12,10 @@ from typing import Any, NoReturn
 
 from dflashctl_remote.entry.door import StoppedEarly, job_files, run_entry
 from dflashctl_remote.spec.errors import BadInput
-from dflashctl_remote.spec.events import EventLog, LastWords
+from dflashctl_remote.spec.events import AmongOthers, EventLog, LastWords
 from dflashctl_remote.spec.train import RunRecord
 from dflashctl_remote.trainer.lock import sole_trainer
+from dflashctl_remote.trainer.stop import leave
 
 
 def main() -> NoReturn:
@@ -24,7 +25,10 @@ def main() -> NoReturn:
     try:
         # Before the first event: what a second process said would read as the end of the one that trains.
         with sole_trainer(run_dir):
-            run_entry("train", RunRecord, partial(_train, run_dir))
+            try:
+                run_entry("train", RunRecord, partial(_train, run_dir), log=AmongOthers)
+            except SystemExit as end:
+                leave(int(end.code or 0))
     except BadInput as error:
         print(f"train: {error.message} ({error.hint})", file=sys.stderr)
         sys.exit(error.exit_code)

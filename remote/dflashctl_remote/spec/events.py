@@ -10,6 +10,9 @@ from pydantic import Field, TypeAdapter
 from dflashctl_remote.spec.base import Spec
 from dflashctl_remote.spec.parity import Parity
 
+RANK_LOST = "RankLost"
+"""`Failed.error` of a process that met the loss of another one of its run."""
+
 
 class Event(Spec):
     at_s: float = Field(default_factory=time.time)
@@ -197,14 +200,38 @@ class EventLog:
 
 
 class LastWords(EventLog):
-    """Of a process that trains beside the one whose events these are: only how it failed is added."""
+    """Of a process that trains beside the one whose events these are: only how it failed is added, and that another
+    was lost only where that one said nothing itself."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = path.open("a", encoding="utf-8")
+        self._began = path.stat().st_size
 
     def emit(self, event: Event) -> None:
-        if isinstance(event, Failed):
+        if not isinstance(event, Failed):
+            return
+        if event.error != RANK_LOST or not _tells_of_failure(self._path, self._began):
             super().emit(event)
+
+
+class AmongOthers(EventLog):
+    """Of the first of several processes: that one was lost is not told after what that one said itself."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._path = path
+        self._began = path.stat().st_size
+
+    def emit(self, event: Event) -> None:
+        if not (isinstance(event, Failed) and event.error == RANK_LOST and _tells_of_failure(self._path, self._began)):
+            super().emit(event)
+
+
+def _tells_of_failure(path: Path, began: int) -> bool:
+    with path.open("rb") as file:
+        file.seek(began)
+        return any(b'"kind":"failed"' in line for line in file)
 
 
 def _blank_half_line(path: Path) -> None:

@@ -25,7 +25,7 @@ from dflashctl_remote.trainer.checkpoint import (
     read_state,
     remove_leftovers,
 )
-from dflashctl_remote.trainer.ranks import Ranks
+from dflashctl_remote.trainer.ranks import RankLost, Ranks
 from dflashctl_remote.trainer.replicas import Replicas
 from dflashctl_remote.trainer.saving import Saving
 from dflashctl_remote.trainer.schedule import lr_at
@@ -119,9 +119,12 @@ def _run_steps(running: Running, state: TrainerState, events: Emitter) -> Outcom
     validating, sweeps = Validating(running.parts), SweepWatch()
     saving.begin_with(state)
     began_s = time.perf_counter()
-    while state.step < spec.num_steps and not running.is_asked_to_stop():
+    while state.step < spec.num_steps:
         try:
-            after = train_step(running, state, began_s)
+            after = None if running.is_asked_to_stop() else train_step(running, state, began_s)
+        except RankLost:
+            saving.save_the_last(state)
+            raise
         except TrainingFailed:
             raise
         except torch.OutOfMemoryError as error:

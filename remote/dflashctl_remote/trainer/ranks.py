@@ -5,7 +5,9 @@ gradients are added over all of them, after which each makes the same optimizer 
 """
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -13,12 +15,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dflashctl_remote.spec.errors import BadInput
+from dflashctl_remote.spec.errors import BadInput, TrainingFailed
 
 _BUCKET_ELEMENTS = 1 << 26
 """256 MiB of fp32 at a time."""
 _TIMEOUT = timedelta(minutes=30)
 """A process may write a checkpoint, or compile, while the others wait."""
+
+
+class RankLost(TrainingFailed):
+    """Another process of the run ended, or cannot be reached any more."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class Ranks:
     def add(self, values: Tensor) -> Tensor:
         """Sum over all processes, in place."""
         if self.size > 1:
-            dist.all_reduce(values)
+            _all_reduce(values)
         return values
 
     def add_all(self, gradients: Sequence[Tensor]) -> None:
@@ -54,13 +60,14 @@ class Ranks:
         if self.size == 1:
             return is_so
         told = torch.tensor([float(is_so)], device=device)
-        dist.all_reduce(told, op=dist.ReduceOp.MAX)
+        _all_reduce(told, dist.ReduceOp.MAX)
         return bool(told.item())
 
     def wait(self) -> None:
         """Until all are here."""
         if self.size > 1:
-            dist.barrier()
+            with _told_of_loss():
+                dist.barrier()
 
     def close(self) -> None:
         if self.size > 1:
@@ -86,9 +93,30 @@ def join(world_size: int, device_kind: str) -> Ranks:
 
 def _add_bucket(bucket: list[Tensor]) -> None:
     if len(bucket) == 1:
-        dist.all_reduce(bucket[0])
+        _all_reduce(bucket[0])
         return
     flat = torch.cat([t.reshape(-1) for t in bucket])
-    dist.all_reduce(flat)
+    _all_reduce(flat)
     for tensor, piece in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
         tensor.copy_(piece.view_as(tensor))
+
+
+def _all_reduce(values: Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> None:
+    with _told_of_loss():
+        dist.all_reduce(values, op=op)
+
+
+@contextmanager
+def _told_of_loss() -> Iterator[None]:
+    """Raises RankLost for what gloo and nccl raise."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        # Behind "[file of gloo:line] ", before its advice.
+        said = re.sub(r"^\[\S+\] ", "", str(error)).partition(". ")[0].partition("\n")[0]
+        raise RankLost(
+            f"another process of this run is gone: {said[:160]}",
+            hint="the log of this run and the kernel's say why; start the run again: it resumes",
+        ) from error

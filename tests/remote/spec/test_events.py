@@ -1,6 +1,8 @@
 from contextlib import closing
 
-from dflashctl_remote.spec.events import EventLog, Notice, parse_event
+import pytest
+
+from dflashctl_remote.spec.events import RANK_LOST, AmongOthers, EventLog, Failed, LastWords, Notice, parse_event
 
 
 def test_events_read_back_as_they_were_written(tmp_path):
@@ -28,3 +30,17 @@ def test_half_a_line_of_a_killed_process_becomes_blank_and_moves_nothing(tmp_pat
     lines = [line for line in path.read_text().splitlines() if line.strip()]
     assert [parse_event(line).message for line in lines] == ["one", "two"]
     assert path.read_bytes()[size_bytes:].startswith(b"\n{")
+
+
+@pytest.mark.parametrize("log", [AmongOthers, LastWords])
+def test_the_loss_of_another_process_is_not_told_after_what_that_one_said(tmp_path, log):
+    path = tmp_path / "events.jsonl"
+    cause = Failed(error="TrainingFailed", message="the disk is full", exit_code=4)
+    lost = Failed(error=RANK_LOST, message="another process is gone", exit_code=4)
+    with closing(EventLog(path)) as before:
+        before.emit(cause)  # of an earlier attempt: says nothing of this one
+    with closing(log(path)) as mine, closing(LastWords(path)) as other:
+        mine.emit(lost)
+        other.emit(cause)
+        mine.emit(lost)
+    assert [parse_event(line) for line in path.read_bytes().splitlines()] == [cause, lost, cause]

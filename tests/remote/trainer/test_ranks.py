@@ -86,6 +86,19 @@ def test_a_rank_that_fails_ends_the_run_with_its_code_and_its_words(make_record,
     assert "failed" in [event["kind"] for event in events(tmp_path / "run")]
 
 
+def test_the_death_of_a_rank_is_told_in_a_sentence_after_a_checkpoint_of_the_last_step(make_record, tmp_path):
+    process = started(record_of(make_record, 2, num_steps=400), tmp_path / "run")
+    while not (tmp_path / "run/events.jsonl").exists() or not losses(tmp_path / "run"):
+        assert process.poll() is None, process.communicate()[1]
+    second = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[1]
+    os.kill(int(second), signal.SIGKILL)
+    code, err = ended(process)
+    last = events(tmp_path / "run")[-1]
+    assert code == 128 + signal.SIGKILL, err
+    assert (last["error"], last["traceback"]) == ("RankLost", ""), last
+    assert max(complete_steps(tmp_path / "run/checkpoints")) == len(losses(tmp_path / "run"))
+
+
 def test_another_number_of_processes_than_the_run_is_for_is_refused(make_record, tmp_path):
     record = record_of(make_record, 2)
     folder = tmp_path / "run"
