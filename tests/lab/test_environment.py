@@ -170,7 +170,7 @@ def makings_on(host, program):
 
 
 def test_a_full_disk_is_told_and_leaves_nothing_that_counts(ns_lab, ct129, connect, spec):
-    with ct129.small_disk("/mnt/small disk", "1m"):
+    with ct129.small_disk("/mnt/small disk", "3m"):
         shell, wanted = connect("ct129"), spec(ct129, workdir="/mnt/small disk")
         supervisor = ensure_bundle(shell, wanted.workdir).supervisor
         ct129.exec(LEAVE_100_KIB, env={"disk": "/mnt/small disk"})

@@ -8,16 +8,19 @@ Exit code: that of the first process that ended badly, else of process 0.
 """
 
 import argparse
+import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from types import FrameType
 from typing import NoReturn
 
 POLL_S = 0.2
+_PR_SET_PDEATHSIG = 1
 STOPPED = 130
 """Exit code of one that was asked to stop and did, in good order."""
 LAST_WORDS_S = 5.0
@@ -37,6 +40,7 @@ def main() -> NoReturn:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, tell)
+    die_with_us = partial(_end_with, os.getpid())
     port = os.environ.get("MASTER_PORT") or str(_free_port())
     for rank in range(arguments.ranks):
         environment = {
@@ -48,10 +52,17 @@ def main() -> NoReturn:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": port,
         }
-        children.append(
-            subprocess.Popen([sys.executable, "-m", "dflashctl_remote.entry.train", *others], env=environment)
-        )
+        argv = [sys.executable, "-m", "dflashctl_remote.entry.train", *others]
+        children.append(subprocess.Popen(argv, env=environment, preexec_fn=die_with_us))  # noqa: PLW1509
     sys.exit(_wait(children))
+
+
+def _end_with(parent: int) -> None:
+    """In a child, before it is the trainer: SIGKILL for it when its parent ends, however that ends. Linux alone."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 def _wait(children: list[subprocess.Popen[bytes]]) -> int:

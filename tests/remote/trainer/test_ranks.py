@@ -55,6 +55,26 @@ def test_two_ranks_train_as_one_and_only_the_first_writes(make_record, tmp_path)
 
 
 @pytest.mark.slow
+def test_ranks_end_with_the_process_that_started_them(make_record, tmp_path):
+    process = started(record_of(make_record, 2, num_steps=4000), tmp_path / "run")
+    while not (tmp_path / "run/events.jsonl").exists() or not losses(tmp_path / "run"):
+        assert process.poll() is None, process.communicate()[1]
+    children = [int(word) for word in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    assert len(children) == 2
+    process.kill()
+    # Its stderr is theirs too: this waits until none of them is there to write to it.
+    process.communicate(timeout=60)
+    assert not any(is_alive(child) for child in children)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
 def test_ranks_that_are_stopped_save_one_checkpoint_and_resume(make_record, tmp_path):
     record = record_of(make_record, 2, num_steps=400)
     process = started(record, tmp_path / "run")
