@@ -43,6 +43,9 @@ class Dataset:
         self.info = info
         self._tokens = [_mapped(s / "tokens.npy", np.uint32) for s in shards]
         self._supervised = [_mapped(s / "supervised.npy", np.bool_) for s in shards]
+        # Of the files that stay mapped: pages beyond a new end read as zeros, or kill whoever reads them.
+        self._sizes = {path: path.stat().st_size for s in shards for path in _mapped_files(s)}
+        self._shards = shards
         self._offsets = [np.array(_mapped(s / "offsets.npy", np.int64)) for s in shards]
         counts = [len(o) - 1 for o in self._offsets]
         self._first_document = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -76,8 +79,12 @@ class Dataset:
         return len(self.lengths)
 
     def tokens(self, index: int, *, max_tokens: int | None = None) -> Document:
-        """The tokens of a document, or its first `max_tokens`, without the names that `document` looks up."""
+        """The tokens of a document, or its first `max_tokens`, without the names that `document` looks up.
+
+        Raises ArtifactCorrupt if the shard's files are not as long any more as they were when it was opened.
+        """
         shard = int(np.searchsorted(self._first_document, index, side="right")) - 1
+        self._refuse_changed(self._shards[shard])
         start, end = self._offsets[shard][index - self._first_document[shard] :][:2]
         end = end if max_tokens is None else min(end, start + max_tokens)
         return Document(
@@ -92,6 +99,15 @@ class Dataset:
         name, category = self.names[index]
         tokens = self.tokens(index)
         return Document(tokens.input_ids, tokens.is_supervised, name, category)
+
+    def _refuse_changed(self, shard: Path) -> None:
+        for path in _mapped_files(shard):
+            # One that was removed is still mapped, whole.
+            if path.exists() and path.stat().st_size != self._sizes[path]:
+                raise ArtifactCorrupt(
+                    f"{path} has {path.stat().st_size} bytes, and had {self._sizes[path]} when it was opened",
+                    hint="make the dataset again, with no run reading it, and resume",
+                )
 
     @cached_property
     def names(self) -> tuple[tuple[str, str | None], ...]:
@@ -182,6 +198,10 @@ def _save(path: Path, array: npt.NDArray[Any]) -> None:
         np.save(file, array, allow_pickle=False)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _mapped_files(shard: Path) -> tuple[Path, Path]:
+    return shard / "tokens.npy", shard / "supervised.npy"
 
 
 def _mapped(path: Path, dtype: type[np.generic]) -> npt.NDArray[Any]:

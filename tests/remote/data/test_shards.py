@@ -84,6 +84,16 @@ def test_file_of_another_size_is_corrupt(tmp_path):
         Dataset.open(folder)
 
 
+@pytest.mark.parametrize("name", ["tokens.npy", "supervised.npy"])
+def test_a_file_that_is_cut_short_while_it_is_mapped_is_told_and_never_read_as_zeros(tmp_path, name):
+    dataset = Dataset.open(write(tmp_path / "d", [document(5)]))
+    (path,) = tmp_path.rglob(f"shard-00000/{name}")
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 1)
+    with pytest.raises(ArtifactCorrupt, match=rf"{name} has \d+ bytes, and had \d+ when it was opened"):
+        dataset.tokens(0)
+
+
 def test_changed_byte_is_found_when_content_is_verified(tmp_path):
     folder = write(tmp_path / "d", [document(5)])
     path = folder / "shard-00000" / "tokens.npy"
