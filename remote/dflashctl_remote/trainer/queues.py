@@ -15,9 +15,11 @@ class Closed(Exception):
 class _Place:
     """Something that threads wait at, until it changes or is closed."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, drop: Callable[[], None]) -> None:
+        """`drop` empties it, when it is closed."""
         assert capacity > 0
         self.capacity = capacity
+        self._drop = drop
         self._changed = threading.Condition()
         self._is_closed = False
 
@@ -27,9 +29,6 @@ class _Place:
             self._is_closed = True
             self._drop()
             self._changed.notify_all()
-
-    def _drop(self) -> None:
-        raise NotImplementedError
 
     def _wait_until(self, is_true: Callable[[], bool]) -> None:
         # In slices: a wait without a limit in the main thread would hold back Ctrl-C.
@@ -43,8 +42,8 @@ class BoundedQueue(_Place, Generic[T]):
     """First in, first out, for any number of threads at both ends."""
 
     def __init__(self, capacity: int) -> None:
-        super().__init__(capacity)
         self._items: deque[T] = deque()
+        super().__init__(capacity, self._items.clear)
 
     def put(self, item: T) -> None:
         """Wait for room. Raises Closed."""
@@ -64,9 +63,6 @@ class BoundedQueue(_Place, Generic[T]):
     def depth(self) -> int:
         return len(self._items)
 
-    def _drop(self) -> None:
-        self._items.clear()
-
 
 class ReorderBuffer(_Place, Generic[T]):
     """Takes items in the order in which they are ready, gives them out by rising place.
@@ -76,8 +72,8 @@ class ReorderBuffer(_Place, Generic[T]):
     """
 
     def __init__(self, capacity: int) -> None:
-        super().__init__(capacity)
         self._items: dict[int, T] = {}
+        super().__init__(capacity, self._items.clear)
         self._next = 0
 
     def put(self, place: int, item: T) -> None:
@@ -101,6 +97,3 @@ class ReorderBuffer(_Place, Generic[T]):
     def depth(self) -> int:
         """Items inside, whether or not the next one is among them."""
         return len(self._items)
-
-    def _drop(self) -> None:
-        self._items.clear()
